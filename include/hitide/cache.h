@@ -1,0 +1,140 @@
+// Cache and PrefixHandle: what an engine uses.
+//
+//   tokens --open_prefix--> PrefixHandle --admit--> pages and a sequence on the device
+//          --commit/finish--> findable by later requests
+//
+// Life of a request:
+//   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline
+//   ready     admit() may be called
+//   loading   device pages are reserved, copies into the device are under way
+//   running   cached_tokens() tokens are in place; the engine computes the rest
+//   closed    finished, released, or the cache was closed
+//
+// Threading: all methods of Cache and PrefixHandle may be called from any thread; one handle must
+// be used by one thread at a time. No call waits for a copy or for storage. `notify` (see open) is
+// called from a HiTide thread whenever a handle may have left waiting or loading; it must be short
+// and must not call back into the cache.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hitide/device.h>
+#include <hitide/explanation.h>
+#include <hitide/model_spec.h>
+#include <hitide/object_store.h>
+#include <hitide/options.h>
+#include <hitide/result.h>
+#include <hitide/stats.h>
+#include <hitide/types.h>
+
+namespace hitide {
+
+class CacheImpl;
+
+struct PrefixRequest {
+  std::span<const TokenId> tokens;              // [n], n >= 1; the prompt
+  std::optional<std::string_view> extra_key;    // adapter or other namespace
+  std::optional<std::string_view> cache_salt;   // tenant; two salts never share
+  std::string_view label;                       // for the explanation
+};
+
+enum class PrefixState : std::uint8_t { waiting, ready, loading, running, closed };
+
+struct Admission {
+  SequenceId sequence;        // invalid on page-addressed devices
+  std::vector<PageId> pages;  // device pages of the whole prompt, ceil(n / page_size)
+};
+
+// Pins what it hit until it is finished or destroyed. Move-only. An empty or moved-from handle is
+// in state closed, and every call on it answers failed_precondition.
+class PrefixHandle {
+ public:
+  PrefixHandle() = default;
+  PrefixHandle(PrefixHandle&&) noexcept;
+  PrefixHandle& operator=(PrefixHandle&&) noexcept;
+  ~PrefixHandle();  // release()
+
+  PrefixState state() const;
+  // Tokens [0, n) whose state is (running) or is expected to be (before) in place when the engine
+  // starts; n < prompt tokens; a multiple of the page size.
+  std::uint32_t cached_tokens() const;
+  // Empty when closed.
+  std::string explanation_id() const;
+
+  // Reserves device pages for the whole prompt, and a sequence; starts loads; afterwards the state
+  // is loading or running. resource_exhausted: no room now, nothing has changed, try again when
+  // another request has ended. failed_precondition unless ready.
+  Result<Admission> admit();
+
+  // Makes room for a request that has grown to `total_tokens` tokens. Returns the pages that were
+  // added (may be none). resource_exhausted: nothing could be evicted; the caller ends or preempts
+  // some request.
+  Result<std::vector<PageId>> reserve(std::uint32_t total_tokens);
+
+  // `tokens` starts with the prompt (or with a part of it that has been computed); the KV of all of
+  // them is in place. Whole pages become findable, and are backed up. Calling it again with more
+  // tokens is cheap: only new pages cost.
+  Status commit(std::span<const TokenId> tokens);
+
+  // commit(tokens), then releases the handle; what was committed stays cached.
+  Status finish(std::span<const TokenId> tokens);
+
+  // Gives everything back. What was committed stays cached. Idempotent.
+  void release();
+
+ private:
+  friend class CacheImpl;
+  PrefixHandle(std::shared_ptr<CacheImpl> cache, std::uint64_t request);
+  std::shared_ptr<CacheImpl> cache_;  // shared: a handle may outlive the Cache that made it
+  std::uint64_t request_ = 0;
+};
+
+class Cache {
+ public:
+  // Builds all tiers. `device` must outlive the cache. A store that cannot be opened does not fail
+  // the call: L3 is off, one warning is logged, stats().storage_detail says why.
+  // invalid_argument: options or model do not validate, or do not fit the device;
+  // resource_exhausted: no memory for L2.
+  static Result<std::unique_ptr<Cache>> open(const CacheOptions& options, const ModelSpec& model,
+                                             Device& device, std::function<void()> notify);
+  // As above with a store of the caller's (tests, plug-ins); options.storage.backend is ignored.
+  static Result<std::unique_ptr<Cache>> open(const CacheOptions& options, const ModelSpec& model,
+                                             Device& device, std::unique_ptr<ObjectStore> store,
+                                             std::function<void()> notify);
+  ~Cache();  // close(now + 5 s)
+
+  // Matches the prompt against all tiers and starts a prefetch where that is worth it.
+  // invalid_argument: no tokens, or a negative id. failed_precondition: closed.
+  Result<PrefixHandle> open_prefix(const PrefixRequest& request);
+
+  // Measured by the engine while serving: `tokens` were computed in `time`. Used for deadlines and
+  // for load-or-recompute.
+  void note_prefill(std::uint32_t tokens, Duration time);
+
+  // Forgets everything on device and host that no request uses. Storage is left alone.
+  Status flush();
+
+  CacheStats stats() const;
+  // not_found when it was never there or has left the ring.
+  Result<Explanation> explain(std::string_view id) const;
+
+  // Checks every invariant of tree, pools and sequences: internal with the first that is broken.
+  Status check() const;
+
+  // Stops taking requests, drains backups until the deadline, closes the store, joins all threads.
+  // Idempotent; all later calls answer failed_precondition.
+  Status close(TimePoint deadline);
+
+ private:
+  explicit Cache(std::shared_ptr<CacheImpl> impl);
+  std::shared_ptr<CacheImpl> impl_;
+};
+
+}  // namespace hitide

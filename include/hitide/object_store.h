@@ -1,0 +1,109 @@
+// ObjectStore: what a storage backend (L3) implements. Small on purpose: page keys, envelopes,
+// markers, hit policies and retries live above it (PageStore).
+//
+// Contract, checked for every backend by tests/conformance/object_store_suite.h:
+// - Batch first. One result per item, in order; `out` has the size of the input. An empty batch is
+//   answered without I/O. Duplicate keys in one batch are allowed.
+// - A get fills the buffers in order with exactly the object's bytes. The buffers' total size is
+//   the expected length: a longer or shorter object answers data_loss and the buffers hold
+//   undefined bytes. An absent key answers not_found.
+// - A put of a key that exists answers ok or already_exists and leaves the stored bytes as they
+//   are. After ok, a get by this process returns the bytes until they are evicted or removed.
+// - Eviction may take any object at any time, also between exists and get: always not_found.
+// - No call throws. Every call returns by its deadline plus the backend's documented slack; what
+//   had not been done by then answers deadline_exceeded.
+// - Buffers are the caller's and must stay until the call returns, and longer where the outcome's
+//   buffers_busy_until says so.
+// - Threading: all methods may be called at once from any thread; close() waits for calls in
+//   flight, is idempotent, and every later call answers failed_precondition.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hitide/status.h>
+#include <hitide/types.h>
+
+namespace hitide {
+
+struct StoreCapabilities {
+  std::string name;                       // "file", "memory", ...
+  std::uint64_t object_bytes_max = 0;     // a larger put answers invalid_argument
+  std::uint32_t key_bytes_max = 255;
+  std::uint32_t batch_items_max = 128;    // callers split; a larger batch is legal but not better
+  std::uint32_t buffer_alignment = 1;     // preferred alignment of buffers and sizes
+  bool needs_registration = false;        // get and put only take registered memory
+  bool persistent = false;                // survives a restart of this process
+};
+
+struct GetItem {
+  std::string_view key;
+  std::span<const std::span<std::byte>> buffers;  // scatter list, filled in order
+};
+
+struct PutItem {
+  std::string_view key;
+  std::span<const std::span<const std::byte>> buffers;  // gather list
+  std::string_view group;  // objects of one page share a group: evicted together where possible
+};
+
+struct ItemResult {
+  StatusCode code = StatusCode::internal;
+  std::uint64_t bytes = 0;  // moved for this item
+};
+
+struct CallOptions {
+  TimePoint deadline = kNoDeadline;
+};
+
+struct CallOutcome {
+  // First failure of the call as a whole, with its message; ok when every item was looked at.
+  Status status;
+  // Nobody may reuse the call's buffers before this (a remote side may still touch them).
+  TimePoint buffers_busy_until = TimePoint::min();
+};
+
+struct StoreStats {
+  std::uint64_t objects = 0;
+  std::uint64_t bytes_used = 0;
+  std::uint64_t bytes_limit = 0;
+  std::uint64_t gets = 0, get_misses = 0, get_bytes = 0;
+  std::uint64_t puts = 0, puts_existing = 0, put_bytes = 0;
+  std::uint64_t evicted_objects = 0;
+  std::uint64_t failures = 0;
+};
+
+class ObjectStore {
+ public:
+  virtual ~ObjectStore() = default;
+
+  virtual StoreCapabilities capabilities() const = 0;
+
+  // out[i]: ok = present, not_found = absent, else why it is not known.
+  virtual CallOutcome exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                             const CallOptions& options) = 0;
+  virtual CallOutcome get(std::span<const GetItem> items, std::span<ItemResult> out,
+                          const CallOptions& options) = 0;
+  virtual CallOutcome put(std::span<const PutItem> items, std::span<ItemResult> out,
+                          const CallOptions& options) = 0;
+  // ok also for keys that are absent.
+  virtual CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                             const CallOptions& options) = 0;
+
+  // Memory that get and put will use. Backends without needs_registration answer ok. The same
+  // region may be registered again; each registration wants its own unregister.
+  virtual Status register_memory(std::span<std::byte> region) = 0;
+  virtual Status unregister_memory(std::span<std::byte> region) = 0;
+
+  virtual StoreStats stats() const = 0;
+
+  // Makes everything acknowledged durable as far as the backend knows durability, then releases
+  // threads, files and locks.
+  virtual Status close(TimePoint deadline) = 0;
+};
+
+}  // namespace hitide

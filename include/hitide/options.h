@@ -1,0 +1,54 @@
+// Options of the cache. Flags, --print-defaults, docs and validation are derived from one table
+// over these structs (src/spec/option_table.cc); a new option is a field here and a row there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <hitide/status.h>
+#include <hitide/types.h>
+
+namespace hitide {
+
+struct HostOptions {
+  std::uint64_t bytes = 0;       // L2 size; 0: a quarter of the memory that is free at start
+  std::string allocator = "shm";
+};
+
+struct StorageOptions {
+  std::string backend = "file";  // "file", "memory", "null" or "none" (no L3)
+  std::string path;              // file: directory; empty: the default directory
+  std::uint64_t bytes_max = 0;   // file: limit; 0: a tenth of the free disk, at most 64 GiB
+  std::uint32_t segment_bytes = 256u << 20;       // file: size of a segment
+  std::uint32_t sync_interval_ms = 1000;          // file: pause between syncs
+  std::uint32_t threads = 2;                      // reads and writes in flight
+};
+
+enum class WritePolicy : std::uint8_t { write_through };
+enum class PrefetchPolicy : std::uint8_t { timeout };
+
+struct PolicyOptions {
+  WritePolicy write_policy = WritePolicy::write_through;
+  PrefetchPolicy prefetch_policy = PrefetchPolicy::timeout;
+  std::uint32_t prefetch_threshold_tokens = 256;  // storage is not asked for less
+  double prefetch_timeout_base_s = 1.0;
+  double prefetch_timeout_per_ki_token_s = 0.25;
+  double prefetch_timeout_max_s = 30.0;
+  double prefetch_occupancy_max = 0.5;            // of the host pool, in pages being prefetched
+  std::uint32_t load_back_threshold_tokens = 10;
+  std::uint32_t storage_batch_pages = 32;         // pages per storage read or write
+};
+
+struct CacheOptions {
+  bool enabled = true;           // false: every prompt is computed, nothing is kept
+  HostOptions host;
+  StorageOptions storage;
+  PolicyOptions policy;
+  std::uint32_t explanations_kept = 1024;
+  double prefill_tokens_per_s = 0.0;  // first guess until it has been measured; 0: none
+};
+
+// invalid_argument that names the option, its value and the limit.
+Status validate(const CacheOptions& options);
+
+}  // namespace hitide

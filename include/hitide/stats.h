@@ -1,0 +1,48 @@
+// CacheStats: counters and gauges of one cache. Gauges are a moment's values; counters only grow.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include <hitide/explanation.h>
+#include <hitide/object_store.h>
+
+namespace hitide {
+
+struct PoolStats {
+  std::uint64_t pages_total = 0;
+  std::uint64_t pages_free = 0;
+  std::uint64_t pages_evictable = 0;
+  std::uint64_t pages_pinned = 0;
+  std::uint64_t pages_in_flight = 0;  // owned by a request or an operation
+};
+
+struct CacheStats {
+  PoolStats device;
+  PoolStats host;
+  std::uint64_t sequences_total = 0;
+  std::uint64_t sequences_free = 0;
+
+  std::uint64_t requests = 0;
+  std::uint64_t prompt_tokens = 0;
+  std::array<std::uint64_t, kTierCount> served_tokens{};          // by Tier
+  std::array<std::uint64_t, kMissReasonCount> missed_tokens{};    // by MissReason
+  std::array<std::uint64_t, kTierCount> evicted_pages{};          // by Tier; storage counts itself
+  std::uint64_t backed_up_pages_host = 0;
+  std::uint64_t backed_up_pages_storage = 0;
+  std::uint64_t backup_dropped_pages_host = 0;     // no room in L2
+  std::uint64_t backup_dropped_pages_storage = 0;  // the store refused or failed
+  std::uint64_t loaded_back_pages = 0;
+  std::uint64_t prefetched_pages = 0;
+  std::uint64_t prefetch_queries = 0;
+  std::uint64_t late_completions_dropped = 0;
+  std::uint64_t verification_failures = 0;
+  std::uint64_t bypass_trips = 0;        // a broken invariant turned the cache off
+
+  std::string storage_backend;           // "none" when there is no L3
+  std::string storage_detail;            // why L3 is off, or where it lies
+  StoreStats storage;
+};
+
+}  // namespace hitide

@@ -1,0 +1,12 @@
+#include "base/check.h"
+
+#include <cstdio>
+#include <cstdlib>
+
+namespace hitide {
+void check_failed(const char* file, int line, const char* condition, std::string_view message) {
+  std::fprintf(stderr, "hitide: %s:%d: check failed: %s: %.*s\n", file, line, condition,
+               static_cast<int>(message.size()), message.data());
+  std::abort();
+}
+}  // namespace hitide

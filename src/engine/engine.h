@@ -1,0 +1,118 @@
+// Engine: computes text for prompts. The server knows this seam only.
+//
+// Threading: every method may be called from any thread. Sinks are called on the engine's step
+// thread, must be short, and must not call back into the engine.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hitide/explanation.h>
+#include <hitide/result.h>
+#include <hitide/stats.h>
+
+namespace hitide {
+
+class MetricsText;
+
+struct SamplingOptions {
+  float temperature = 1.0f;   // <= 0: greedy
+  std::int32_t top_k = 0;     // <= 0: off
+  float top_p = 1.0f;
+  float min_p = 0.0f;
+  std::optional<std::uint32_t> seed;  // none: drawn
+};
+
+struct ChatMessage {
+  std::string role;
+  std::string content;
+};
+
+struct GenerationRequest {
+  std::vector<TokenId> prompt;           // [n], n >= 1
+  std::uint32_t tokens_max = 0;          // 0: up to the context
+  SamplingOptions sampling;
+  std::vector<std::string> stop;         // text that ends the generation; not part of the output
+  bool ignore_eos = false;
+  bool return_logits = false;            // tests: last-token logits of every step in the result
+  std::optional<std::string> extra_key;  // adapter namespace
+  std::optional<std::string> cache_salt;
+  std::string label;                     // for the explanation and the log
+};
+
+enum class FinishReason : std::uint8_t { stop, length, cancelled, failed };
+
+struct GenerationResult {
+  FinishReason finish = FinishReason::stop;
+  Status status;                         // why, when failed
+  std::uint32_t prompt_tokens = 0;
+  std::vector<TokenId> tokens;           // generated, without the end-of-text token
+  std::uint32_t cached_tokens = 0;
+  std::uint32_t cached_device = 0, cached_host = 0, cached_storage = 0;
+  std::string explanation_id;
+  Duration saved{};                      // predicted recompute time less the waits
+  Duration queue_time{}, first_token_time{}, total_time{};
+  std::vector<std::vector<float>> logits;
+};
+
+class GenerationSink {
+ public:
+  virtual ~GenerationSink() = default;
+  // Once, when the prompt has been admitted, before the first text.
+  virtual void on_admitted(const std::string& explanation_id) = 0;
+  // Whole UTF-8 characters only; may be called with more than one token's text.
+  virtual void on_text(std::string_view text) = 0;
+  // Last call.
+  virtual void on_done(GenerationResult result) = 0;
+};
+
+struct EngineInfo {
+  std::string model_name;        // stem of the file
+  std::string model_description;
+  std::uint32_t context_length = 0;
+  std::uint32_t page_size = 0;
+  std::string kv_cache_dtype;
+  bool exact = false;            // texts are bit-identical with and without the cache
+  std::string exact_detail;      // why, or why not
+  bool cache_on = false;
+  std::string cache_detail;      // why off
+  std::string storage_backend;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+  virtual EngineInfo info() const = 0;
+
+  virtual std::vector<TokenId> tokenize(std::string_view text, bool add_special,
+                                        bool parse_special) const = 0;
+  virtual std::string detokenize(const std::vector<TokenId>& tokens) const = 0;
+  // The prompt text for a chat, with the model's template and the opening of the answer.
+  // invalid_argument: unknown role, or no template fits.
+  virtual Result<std::string> apply_chat_template(
+      const std::vector<ChatMessage>& messages) const = 0;
+
+  // invalid_argument: no tokens, a token outside the vocabulary, or a prompt that leaves no room
+  // in the context; resource_exhausted: the waiting queue is full; failed_precondition: closed.
+  // After ok the sink's on_done comes exactly once; the sink must live until then.
+  virtual Result<std::uint64_t> submit(GenerationRequest request, GenerationSink* sink) = 0;
+  // The generation ends soon, with on_done(cancelled). Unknown ids are ignored.
+  virtual void cancel(std::uint64_t generation) = 0;
+
+  virtual CacheStats cache_stats() const = 0;
+  virtual Result<Explanation> explain(std::string_view id) const = 0;
+  virtual void append_metrics(MetricsText& text) const = 0;
+  // Forgets device and host; failed_precondition without a cache.
+  virtual Status flush_cache() = 0;
+  // unavailable once the step loop has stopped or has not moved for long.
+  virtual Status health() const = 0;
+
+  // Stops taking requests, ends the running ones as cancelled, drains the cache until the deadline.
+  virtual Status close(TimePoint deadline) = 0;
+};
+
+}  // namespace hitide

@@ -1,0 +1,86 @@
+// Plan and completion: what the core wants done, and what became of it.
+//
+// The core (src/cache) takes requests and completions and returns plans; the shell carries them
+// out. Operations hold page ids and keys of their own, never nodes of the tree, so that a split or
+// an eviction elsewhere cannot pull the ground from under them.
+//
+// Rules that hold for every operation:
+// - it is answered by exactly one completion, also after failure, cancellation or close;
+// - a page that it reads or writes is not freed or reused before that completion, and not before
+//   the completion's buffers_busy_until;
+// - it carries generations: a completion that names a page of an older generation is dropped.
+#pragma once
+
+#include <cstdint>
+#include <variant>
+#include <vector>
+
+#include <hitide/device.h>
+#include <hitide/types.h>
+
+namespace hitide {
+
+using OpId = std::uint64_t;
+using RequestId = std::uint64_t;
+
+// A copy between device and host. pages[i] stands at position first_position + i.
+struct CopyOp {
+  struct Page {
+    PageId device;
+    PageId host;
+  };
+  OpId id = 0;
+  CopyDirection direction = CopyDirection::to_host;
+  SequenceId sequence;  // to_device on sequence-addressed devices
+  std::uint32_t first_position = 0;
+  std::vector<Page> pages;
+};
+
+// Asks storage which of `keys` it holds. Holds no buffers.
+struct StorageQueryOp {
+  OpId id = 0;
+  std::vector<PageKey> keys;
+  TimePoint deadline = kNoDeadline;
+};
+
+struct StorageReadOp {
+  OpId id = 0;
+  std::vector<PageKey> keys;
+  std::vector<PageId> host_pages;  // one per key
+  TimePoint deadline = kNoDeadline;
+};
+
+struct StorageWriteOp {
+  OpId id = 0;
+  std::vector<PageKey> keys;
+  std::vector<PageId> host_pages;  // one per key
+};
+
+// Asks the rank group to agree on how much of a prefix may be used. Rank 0 intersects the sets of
+// all ranks and publishes a numbered decision; with one rank the answer is the question.
+struct AgreeOp {
+  OpId id = 0;
+  std::uint64_t decision = 0;              // numbered in the order of asking, equal on all ranks
+  std::vector<std::uint8_t> stop_points;   // [pages + 1]: 1 where the prefix may end
+};
+
+using PlanOp = std::variant<CopyOp, StorageQueryOp, StorageReadOp, StorageWriteOp, AgreeOp,
+                            SequenceCommand>;
+
+// In order; the shell must hand CopyOps and SequenceCommands to the device in this order.
+struct Plan {
+  std::vector<PlanOp> ops;
+  bool wake = false;  // some request may have left waiting or loading
+};
+
+// The answer to any operation but a SequenceCommand.
+struct Completion {
+  OpId id = 0;
+  // Per page or key. Queries: ok = held, not_found = not held, else unknown. AgreeOp: one per
+  // stop point, ok where the group agreed.
+  std::vector<StatusCode> pages;
+  std::uint64_t bytes = 0;
+  TimePoint buffers_busy_until = TimePoint::min();
+};
+
+}  // namespace hitide
