@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .NOTPARALLEL:
 MAKEFLAGS += --no-print-directory
 
-PORT ?= 8000
+PORT ?= 30000
 JOBS ?= $(shell nproc)
 MODEL ?= build/deps/model/SmolLM2-135M-Instruct.Q4_1.gguf
 # More arguments for `make serve`, `make bench` and pytest in `make test`.
@@ -50,7 +50,7 @@ build: setup ## build the program: build/bin/hitide
 run: build ## set up, build, then hold a conversation with a real model, with and without cache
 	@$(PYTHON) scripts/demo
 
-serve: build ## set up, build, then serve the model on PORT (8000) until Ctrl-C
+serve: build ## set up, build, then serve the model on PORT (30000) until Ctrl-C
 	@exec build/bin/hitide serve --model-path $(MODEL) --port $(PORT) --enable-cache-report $(ARGS)
 
 test: setup ## set up, build, then run every test
