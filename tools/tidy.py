@@ -160,7 +160,8 @@ def waived(line: str, rule: str) -> bool:
 
 
 def check_text(path: str, text: str) -> Iterator[Finding]:
-    is_code = path.endswith(CODE_SUFFIXES) or os.path.basename(path) == "CMakeLists.txt"
+    is_code = (path.endswith(CODE_SUFFIXES) or os.path.basename(path) == "CMakeLists.txt" or
+               (path.startswith(("scripts/", ".ci/")) and "." not in os.path.basename(path)))
     own = path in ("tools/tidy.py", "tools/tidy_test.py")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.isascii():
