@@ -11,8 +11,8 @@
 // Invariants, proven by check():
 // 1. free + request + node + operation + quarantined = capacity; each index is in one state.
 // 2. The free list holds exactly the free pages, each once.
-// 3. A free page has no operation and no busy time; a quarantined one has an operation, or stands in
-//    the queue of those that wait for their time.
+// 3. A free page has no operation and no busy time; a quarantined one has an operation, or stands
+//    in the queue of those that wait for their time.
 // 4. A page's generation is the number of times it was handed out (modulo 2^32); an id of an older
 //    generation is never accepted.
 //
