@@ -1,4 +1,4 @@
-"""Plants violations of the house rules in a scratch tree and sees tidy.py find each, and only it."""
+"""Plants violations of the house rules in a scratch tree; tidy.py must find each, and only it."""
 
 import os
 import subprocess
