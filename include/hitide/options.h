@@ -11,7 +11,9 @@
 namespace hitide {
 
 struct HostOptions {
-  std::uint64_t bytes = 0;       // L2 size; 0: a quarter of the memory that is free at start
+  std::uint64_t bytes = 0;       // L2 size; 0: by ratio
+  double ratio = 0.0;            // L2 as a multiple of the device's bytes, used when bytes is 0;
+                                 // both 0: a quarter of the memory that is free at start
   std::string allocator = "shm";
 };
 

@@ -30,12 +30,16 @@ struct ServerOptions {
   bool cache_report = false;       // --enable-cache-report
   bool metrics = true;             // --enable-metrics
   std::uint32_t queue_max = 256;   // requests waiting; more get 503
+  std::string log_level = "info";  // debug, info, warning, error
 };
 
 struct ServeOptions {
   EngineOptions engine;
   ServerOptions server;
   CacheOptions cache;
+  // JSON text or @FILE, as given; storage_config_table() (option_table.h) says what is in it, and
+  // the program reads it into `cache`.
+  std::string storage_extra_config;
 };
 
 // invalid_argument that names the option.

@@ -1,0 +1,59 @@
+// The option table: one row per option of `hitide serve`. Command-line parsing, --help,
+// --print-defaults, docs/options.md and the range checks come from it; a new option is a field, a
+// row here and a test.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "spec/serve_options.h"
+
+namespace hitide {
+
+enum class OptionKind : std::uint8_t {
+  toggle,  // takes no value; set() ignores it
+  text,
+  number,
+  bytes,  // a size: a number with or without a unit
+};
+
+struct OptionRow {
+  std::string_view name;   // "--page-size", or a key of the storage configuration
+  std::string_view alias;  // "-m"; empty: none
+  std::string_view group;
+  OptionKind kind = OptionKind::text;
+  std::string_view value;         // what the value is called in help, with its unit
+  std::string_view range;         // what is accepted, in words
+  std::string_view default_text;  // where the default is worked out at start; empty: get() says it
+  std::string_view text;
+  std::string (*get)(const ServeOptions& options) = nullptr;
+  // invalid_argument without the option's name: set_option() puts it in front.
+  Status (*set)(ServeOptions& options, std::string_view value) = nullptr;
+};
+
+// Flags, grouped, in the order of the help.
+std::span<const OptionRow> option_table();
+// Keys of --hicache-storage-backend-extra-config.
+std::span<const OptionRow> storage_config_table();
+
+// By name or alias; nullptr: there is none.
+const OptionRow* find_option(std::span<const OptionRow> table, std::string_view name);
+
+// invalid_argument: "NAME: what was given and what is accepted", or no such option.
+Status set_option(std::span<const OptionRow> table, std::string_view name, std::string_view value,
+                  ServeOptions& options);
+
+// What the option is unless it is given, for people.
+std::string default_of(const OptionRow& row);
+
+// Works out what depends on which options were given (names as in the table), and refuses options
+// that exclude each other. invalid_argument names both.
+Status settle_options(ServeOptions& options, std::span<const std::string> given);
+
+// "name value" lines of all defaults.
+std::string defaults_text();
+// docs/options.md as a whole.
+std::string options_markdown();
+
+}  // namespace hitide

@@ -1,0 +1,219 @@
+#include "spec/option_table.h"
+
+#include <set>
+
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "spec/parse_value.h"
+
+namespace hitide {
+namespace {
+
+// A value that every row must accept and that is not its default; rows with one choice have none.
+struct Sample {
+  std::string_view name;
+  std::string_view value;
+  std::string_view read_back;
+};
+constexpr Sample kSamples[] = {
+    {"--model-path", "m.gguf", "m.gguf"},
+    {"--context-length", "2048", "2048"},
+    {"--kv-cache-dtype", "f16", "f16"},
+    {"--threads", "3", "3"},
+    {"--n-gpu-layers", "99", "99"},
+    {"--max-running-requests", "7", "7"},
+    {"--prefill-chunk", "256", "256"},
+    {"--micro-batch", "64", "64"},
+    {"--host", "0.0.0.0", "0.0.0.0"},
+    {"--port", "8000", "8000"},
+    {"--served-model-name", "smol", "smol"},
+    {"--api-key", "secret", "secret"},
+    {"--enable-metrics", "", "on"},
+    {"--enable-cache-report", "", "on"},
+    {"--max-queued-requests", "0", "0"},
+    {"--log-level", "debug", "debug"},
+    {"--enable-hierarchical-cache", "", "on"},
+    {"--disable-radix-cache", "", "on"},
+    {"--page-size", "64", "64"},
+    {"--device-tokens", "4096", "4096"},
+    {"--device-sequences", "32", "32"},
+    {"--hicache-size", "1.5", "1.5 GB"},
+    {"--hicache-ratio", "2.5", "2.5"},
+    {"--hicache-mem-layout", "page_packed", "page_packed"},
+    {"--host-allocator", "shm", "shm"},
+    {"--hicache-storage-backend", "memory", "memory"},
+    {"--hicache-storage-backend-extra-config", "{}", "{}"},
+    {"--hicache-write-policy", "write_through", "write_through"},
+    {"--hicache-storage-prefetch-policy", "timeout", "timeout"},
+    {"--radix-eviction-policy", "lru", "lru"},
+    {"--explanations-kept", "5", "5"},
+    {"--prefill-speed", "150", "150"},
+};
+constexpr Sample kStorageSamples[] = {
+    {"path", "/d", "/d"},
+    {"max_size", "2GiB", "2 GiB"},
+    {"segment_size", "4MiB", "4 MiB"},
+    {"sync_interval_ms", "10", "10"},
+    {"threads", "8", "8"},
+    {"prefetch_threshold", "64", "64"},
+    {"prefetch_timeout_base", "0.5", "0.5"},
+    {"prefetch_timeout_per_ki_token", "0.125", "0.125"},
+    {"prefetch_timeout_max", "3", "3"},
+    {"prefetch_occupancy_max", "0.25", "0.25"},
+    {"load_back_threshold", "0", "0"},
+    {"batch_pages", "16", "16"},
+};
+
+void check_round_trip(std::span<const OptionRow> table, std::span<const Sample> samples) {
+  ASSERT_EQ(table.size(), samples.size()) << "each row has one sample";
+  for (const Sample& sample : samples) {
+    ServeOptions options;
+    const Status status = set_option(table, sample.name, sample.value, options);
+    ASSERT_TRUE(status.ok()) << status.to_string();
+    EXPECT_EQ(find_option(table, sample.name)->get(options), sample.read_back) << sample.name;
+  }
+}
+
+TEST(OptionTable, EveryOptionIsSetAndReadBack) {
+  check_round_trip(option_table(), kSamples);
+  check_round_trip(storage_config_table(), kStorageSamples);
+}
+
+TEST(OptionTable, NamesAndAliasesAreUnique) {
+  for (const auto table : {option_table(), storage_config_table()}) {
+    std::set<std::string_view> seen;
+    for (const OptionRow& row : table) {
+      EXPECT_TRUE(seen.insert(row.name).second) << row.name;
+      EXPECT_TRUE(row.alias.empty() || seen.insert(row.alias).second) << row.alias;
+      EXPECT_FALSE(row.text.empty()) << row.name;
+      EXPECT_EQ(row.value.empty(), row.kind == OptionKind::toggle) << row.name;
+    }
+  }
+}
+
+TEST(OptionTable, EveryValueIsCheckedAndTheMessageNamesOptionValueAndLimit) {
+  const auto expect_refused = [](std::span<const OptionRow> table, std::string_view name,
+                                 std::string_view value, std::string_view part) {
+    ServeOptions options;
+    const Status status = set_option(table, name, value, options);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name << " " << value;
+    EXPECT_NE(status.message().find(name), std::string::npos) << status.to_string();
+    EXPECT_NE(status.message().find(part), std::string::npos) << status.to_string();
+  };
+  for (const OptionRow& row : option_table()) {
+    if (row.kind == OptionKind::number || row.kind == OptionKind::bytes) {
+      for (const std::string_view bad : {"-1", "abc", "", "1 2", "nan"}) {
+        expect_refused(option_table(), row.name, bad, bad);
+      }
+    } else if (row.kind == OptionKind::text) {
+      expect_refused(option_table(), row.name, "", "");
+    }
+  }
+  expect_refused(option_table(), "--page-size", "0", "1..1024");
+  expect_refused(option_table(), "--page-size", "1025", "1..1024");
+  expect_refused(option_table(), "--port", "65536", "0..65535");
+  expect_refused(option_table(), "--hicache-write-policy", "write_back", "write_through");
+  expect_refused(option_table(), "--hicache-storage-prefetch-policy", "best_effort", "timeout");
+  expect_refused(option_table(), "--radix-eviction-policy", "lfu", "lru");
+  expect_refused(option_table(), "--hicache-mem-layout", "page_first", "page_packed");
+  expect_refused(option_table(), "--hicache-storage-backend", "mooncake", "file");
+  expect_refused(option_table(), "--kv-cache-dtype", "q4_0", "q8_0");
+  expect_refused(option_table(), "--hicache-io-backend", "kernel", "no such option yet");
+  expect_refused(option_table(), "--page-sise", "32", "no such option;");
+  expect_refused(storage_config_table(), "max-size", "1", "max_size");
+  expect_refused(storage_config_table(), "segment_size", "1", "1 MiB");
+}
+
+TEST(OptionTable, SettleNamesBothOptionsOfAConflict) {
+  ServeOptions options;
+  options.engine.model_path = "m";
+  options.cache.enabled = false;
+  for (const std::string other :
+       {"--enable-hierarchical-cache", "--hicache-size", "--hicache-storage-backend"}) {
+    const std::string given[] = {"--disable-radix-cache", other};
+    const Status status = settle_options(options, given);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+    EXPECT_NE(status.message().find(other), std::string::npos);
+    EXPECT_NE(status.message().find("--disable-radix-cache"), std::string::npos);
+  }
+  options.cache.storage.backend = "none";
+  const std::string given[] = {"--disable-radix-cache", "--hicache-storage-backend"};
+  EXPECT_TRUE(settle_options(options, given).ok());
+  EXPECT_FALSE(options.cache.enabled);
+}
+
+TEST(OptionTable, ChunkFollowsThePageSizeUnlessItIsGiven) {
+  ServeOptions options;
+  options.engine.model_path = "m";
+  options.engine.page_size = 48;
+  EXPECT_TRUE(settle_options(options, {}).ok());
+  EXPECT_EQ(options.engine.prefill_chunk_tokens, 144u);
+  options.engine.prefill_chunk_tokens = 100;
+  const std::string given[] = {"--prefill-chunk"};
+  const Status status = settle_options(options, given);
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("--page-size 48"), std::string::npos) << status.to_string();
+}
+
+TEST(ServeOptions, ValidationNamesWhatDoesNotFitTogether) {
+  ServeOptions good;
+  EXPECT_NE(validate(good).message().find("--model-path"), std::string::npos);
+  good.engine.model_path = "m";
+  EXPECT_TRUE(validate(good).ok());
+  const auto message = [&](auto change) {
+    ServeOptions options = good;
+    change(options);
+    return std::string(validate(options).message());
+  };
+  EXPECT_NE(message([](ServeOptions& o) { o.engine.context_length = 10; }).find("--context-length"),
+            std::string::npos);
+  EXPECT_NE(message([](ServeOptions& o) {
+              o.engine.context_length = 4096;
+              o.engine.device_tokens = 1024;
+            }).find("--device-tokens"),
+            std::string::npos);
+  EXPECT_NE(message([](ServeOptions& o) {
+              o.engine.sequences_max = 4;
+              o.engine.running_requests_max = 4;
+            }).find("--device-sequences"),
+            std::string::npos);
+}
+
+TEST(ParseBytes, OneTableOfSpellings) {
+  const auto bytes = [](std::string_view text) {
+    return parse_bytes(text, 1).value_or(UINT64_MAX);
+  };
+  EXPECT_EQ(bytes("4gb"), 4'000'000'000u);
+  EXPECT_EQ(bytes("4GB"), 4'000'000'000u);
+  EXPECT_EQ(bytes(" 4 GB "), 4'000'000'000u);
+  EXPECT_EQ(bytes("4g"), 4'000'000'000u);
+  EXPECT_EQ(bytes("4gib"), 4ull << 30);
+  EXPECT_EQ(bytes("512mb"), 512'000'000u);
+  EXPECT_EQ(bytes("1024kb"), 1'024'000u);
+  EXPECT_EQ(bytes("1tb"), 1'000'000'000'000u);
+  EXPECT_EQ(bytes("1.5"), 2u) << "rounded";
+  EXPECT_EQ(bytes("1e9"), 1'000'000'000u);
+  EXPECT_EQ(bytes("0"), 0u);
+  EXPECT_EQ(parse_bytes("1.5", 1'000'000'000).value_or(0), 1'500'000'000u);
+  for (const std::string_view bad : {"", "-5", "50%", "abc", "18446744073709551616", "4 g b", "gb",
+                                     "inf", "nan", "1e30", "0x10"}) {
+    EXPECT_EQ(parse_bytes(bad, 1).status().code(), StatusCode::invalid_argument) << bad;
+  }
+}
+
+TEST(OptionTable, TheDocumentIsTheTable) {
+  const auto page = read_file(HITIDE_SOURCE_DIR "/docs/options.md", 1 << 20);
+  ASSERT_TRUE(page.ok()) << page.status().to_string();
+  EXPECT_EQ(*page, options_markdown()) << "write it again: hitide options > docs/options.md";
+}
+
+TEST(OptionTable, DefaultsNameEveryOption) {
+  const std::string text = defaults_text();
+  for (const OptionRow& row : option_table()) {
+    EXPECT_NE(text.find(std::string(row.name) + " "), std::string::npos) << row.name;
+  }
+}
+
+}  // namespace
+}  // namespace hitide
