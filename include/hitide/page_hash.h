@@ -25,7 +25,7 @@ struct PageHashOptions {
   // that none may be given beside it.
   std::optional<PageKey> parent;
   std::optional<std::string_view> extra_key;   // adapter or other namespace, UTF-8
-  std::optional<std::string_view> cache_salt;  // tenant, UTF-8; "" is a salt, absent is none
+  std::optional<std::string_view> cache_salt;  // tenant, UTF-8; "" is no salt
   // Speculative decoding: place i holds the pair (id i, id i+1), and n ids make n - 1 places.
   bool bigram = false;
 };
@@ -39,10 +39,16 @@ Result<std::vector<PageKey>> page_hashes(std::span<const std::int64_t> tokens,
 // SHA-256 over all ids, in pages of no size. invalid_argument as above.
 Result<PageKey> whole_run_hash(std::span<const std::int64_t> tokens);
 
-// The digest that the first page starts from; nothing without a namespace (both absent). Injective:
-// an absent field, an empty one and any split of the same letters over the two differ.
+// The digest that the first page starts from; nothing where there is no namespace, that is no
+// extra_key and no cache_salt or an empty one (SGLang's keys take an empty salt for none; an empty
+// extra_key counts).
 std::optional<PageKey> namespace_seed(std::optional<std::string_view> extra_key,
                                       std::optional<std::string_view> cache_salt);
+
+// The digest of the two fields as they are. Injective: absent, empty, and any split of the same
+// letters over the two differ.
+PageKey namespace_digest(std::optional<std::string_view> extra_key,
+                         std::optional<std::string_view> cache_salt);
 
 // The page's number in KV event streams: the first eight bytes of the key, most significant first,
 // as a signed number.

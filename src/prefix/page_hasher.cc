@@ -169,14 +169,20 @@ Result<PageKey> whole_run_hash(std::span<const std::int64_t> tokens) {
 
 std::optional<PageKey> namespace_seed(std::optional<std::string_view> extra_key,
                                       std::optional<std::string_view> cache_salt) {
+  if (cache_salt && cache_salt->empty()) cache_salt.reset();
   if (!extra_key && !cache_salt) return std::nullopt;
+  return namespace_digest(extra_key, cache_salt);
+}
+
+PageKey namespace_digest(std::optional<std::string_view> extra_key,
+                         std::optional<std::string_view> cache_salt) {
   Sha256 sha;
   sha.update(std::string_view("sglang-cache-namespace-v1"));
   feed_field(sha, extra_key);
   feed_field(sha, cache_salt);
-  PageKey seed;
-  sha.finish(seed.bytes);
-  return seed;
+  PageKey digest;
+  sha.finish(digest.bytes);
+  return digest;
 }
 
 std::int64_t event_id(const PageKey& key) {
