@@ -9,6 +9,8 @@
 //   undefined bytes. An absent key answers not_found.
 // - A put of a key that exists answers ok or already_exists and leaves the stored bytes as they
 //   are. After ok, a get by this process returns the bytes until they are evicted or removed.
+// - An empty key, a key longer than key_bytes_max and an empty object answer invalid_argument for
+//   their item alone.
 // - Eviction may take any object at any time, also between exists and get: always not_found.
 // - No call throws. Every call returns by its deadline plus the backend's documented slack; what
 //   had not been done by then answers deadline_exceeded.

@@ -1,0 +1,330 @@
+#include "storage/page_store.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include <sys/random.h>
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace hitide {
+namespace {
+
+constexpr std::uint32_t kRemovalsPerSecondMax = 16;
+constexpr Duration kRemovalPause = std::chrono::seconds(60);  // between two of one key
+constexpr std::size_t kRemovedKeysMax = 4096;
+constexpr Duration kRemovalTimeMax = std::chrono::milliseconds(200);
+constexpr Duration kLogInterval = std::chrono::seconds(10);
+
+// Unlikely to repeat across processes; the ids of one process count up from it.
+std::uint64_t first_backup_id() {
+  std::uint64_t seed = 0;
+  if (::getrandom(&seed, sizeof seed, GRND_NONBLOCK) != sizeof seed) {
+    seed = static_cast<std::uint64_t>(SystemClock::instance().now().time_since_epoch().count());
+  }
+  return Random(seed).next();
+}
+
+std::vector<PageLayout> layouts_of(const std::vector<PoolSpec>& pools) {
+  std::vector<PageLayout> layouts;
+  for (const PoolSpec& pool : pools) layouts.push_back(page_layout(pool));
+  return layouts;
+}
+
+// Keeps the first failure and the latest time.
+void merge(CallOutcome& into, CallOutcome from) {
+  if (into.status.ok()) into.status = std::move(from.status);
+  into.buffers_busy_until = std::max(into.buffers_busy_until, from.buffers_busy_until);
+}
+
+std::vector<std::string_view> views(std::span<const std::string> keys) {
+  return {keys.begin(), keys.end()};
+}
+
+}  // namespace
+
+std::uint64_t PageStoreStats::verification_failures_total() const {
+  return std::accumulate(verification_failures.begin(), verification_failures.end(),
+                         std::uint64_t{0});
+}
+
+struct PageStore::Batch {
+  std::vector<const PageSlot*> pages;
+  std::vector<std::string> object_keys;
+  std::vector<StatusCode*> out;
+
+  std::size_t size() const { return pages.size(); }
+};
+
+PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& clock)
+    : store_(store),
+      clock_(clock),
+      identity_(identity_digest(model)),
+      pools_(model.pools),
+      layouts_(layouts_of(model.pools)),
+      part_(part_of(model.ranks)),
+      keys_(identity_, part_),
+      batch_items_max_(std::max<std::size_t>(1, store.capabilities().batch_items_max)),
+      next_backup_id_(first_backup_id()) {}
+
+bool PageStore::usable(const PageSlot& page) const {
+  return page.pool < pools_.size() && layouts_[page.pool].payload_bytes > 0 &&
+         page.slot.size() >= layouts_[page.pool].object_bytes();
+}
+
+std::span<std::byte> PageStore::object_of(const PageSlot& page) const {
+  return page.slot.first(layouts_[page.pool].object_bytes());
+}
+
+EnvelopeExpectation PageStore::expectation(const PageSlot& page) const {
+  return {.identity = identity_,
+          .key = page.key,
+          .pool = pools_[page.pool].name,
+          .part = part_,
+          .payload_bytes = layouts_[page.pool].payload_bytes};
+}
+
+template <typename CarryOut>
+CallOutcome PageStore::in_batches(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                                  const CarryOut& carry_out) {
+  CallOutcome outcome;
+  Batch batch;
+  const auto flush = [&] {
+    if (batch.size() > 0) merge(outcome, carry_out(batch));
+    batch = {};
+  };
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (!usable(pages[i])) {
+      out[i] = StatusCode::invalid_argument;
+      cells_.failures.add();
+      continue;
+    }
+    batch.pages.push_back(&pages[i]);
+    batch.object_keys.push_back(keys_.object_key(pages[i].key, pools_[pages[i].pool].name));
+    batch.out.push_back(&out[i]);
+    if (batch.size() == batch_items_max_) flush();
+  }
+  flush();
+  return outcome;
+}
+
+// ---- exists --------------------------------------------------------------------------------------
+
+CallOutcome PageStore::exists(std::span<const PageKey> keys, std::span<StatusCode> out,
+                              const CallOptions& options) {
+  CallOutcome outcome;
+  cells_.queries.add(keys.size());
+  std::fill(out.begin(), out.end(), StatusCode::not_found);
+  bool first = true;
+  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
+    if (!pools_[pool].required || layouts_[pool].payload_bytes == 0) continue;
+    // Each further pool can only take pages away.
+    if (first) std::fill(out.begin(), out.end(), StatusCode::ok);
+    first = false;
+    query_pool(pool, keys, out, options, outcome);
+  }
+  for (const StatusCode code : out) {
+    if (code == StatusCode::ok) cells_.query_hits.add();
+    if (code != StatusCode::ok && code != StatusCode::not_found) cells_.failures.add();
+  }
+  return outcome;
+}
+
+void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
+                           std::span<StatusCode> out, const CallOptions& options,
+                           CallOutcome& outcome) {
+  std::vector<std::size_t> asked;  // indices of pages that are still candidates
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (out[i] == StatusCode::ok) asked.push_back(i);
+  }
+  for (std::size_t begin = 0; begin < asked.size(); begin += batch_items_max_) {
+    const auto batch = std::span(asked).subspan(
+        begin, std::min(batch_items_max_, asked.size() - begin));
+    std::vector<std::string> object_keys;
+    for (const std::size_t i : batch) {
+      object_keys.push_back(keys_.object_key(keys[i], pools_[pool].name));
+    }
+    std::vector<ItemResult> results(batch.size());
+    merge(outcome, store_.exists(views(object_keys), results, options));
+    for (std::size_t i = 0; i < batch.size(); ++i) out[batch[i]] = results[i].code;
+  }
+}
+
+// ---- load ----------------------------------------------------------------------------------------
+
+CallOutcome PageStore::load(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                            const CallOptions& options) {
+  std::vector<std::string> damaged;
+  CallOutcome outcome = in_batches(pages, out, [&](const Batch& batch) {
+    return load_batch(batch, options, damaged);
+  });
+  if (!damaged.empty()) remove_damaged(damaged, options);
+  return outcome;
+}
+
+CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options,
+                                  std::vector<std::string>& damaged) {
+  std::vector<std::span<std::byte>> buffers;
+  for (const PageSlot* page : batch.pages) buffers.push_back(object_of(*page));
+  std::vector<GetItem> items(batch.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = {.key = batch.object_keys[i], .buffers = std::span(buffers).subspan(i, 1)};
+  }
+  std::vector<ItemResult> results(items.size());
+  CallOutcome outcome = store_.get(items, results, options);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    *batch.out[i] = judge_load(*batch.pages[i], results[i], batch.object_keys[i], damaged);
+  }
+  return outcome;
+}
+
+StatusCode PageStore::judge_load(const PageSlot& page, const ItemResult& result,
+                                 const std::string& object_key,
+                                 std::vector<std::string>& damaged) {
+  EnvelopeFault fault = EnvelopeFault::length;
+  if (result.code == StatusCode::ok) {
+    const auto object = object_of(page);
+    if (result.bytes == object.size()) {
+      const EnvelopeVerdict verdict = verify_envelope(expectation(page), object);
+      if (verdict.ok) {
+        cells_.loads.add();
+        cells_.load_bytes.add(object.size());
+        return StatusCode::ok;
+      }
+      fault = verdict.fault;
+    }
+  } else if (result.code == StatusCode::not_found) {
+    cells_.load_misses.add();
+    return StatusCode::not_found;
+  } else if (result.code != StatusCode::data_loss) {
+    cells_.failures.add();
+    return result.code;
+  }
+  cells_.verification_failures[static_cast<std::size_t>(fault)].add();
+  log_limited(LogLevel::warning, "page_not_verified", kLogInterval,
+              {{"object", object_key}, {"reason", to_string(fault)}, {"meaning", meaning(fault)}});
+  // What a newer version wrote is not damaged; somebody may still want it.
+  if (fault != EnvelopeFault::newer_version) damaged.push_back(object_key);
+  return StatusCode::data_loss;
+}
+
+bool PageStore::may_remove(const std::string& object_key, TimePoint now) {
+  const std::lock_guard lock(removal_mutex_);
+  if (now >= removal_window_ + std::chrono::seconds(1)) {
+    removal_window_ = now;
+    removals_in_window_ = 0;
+  }
+  if (removals_in_window_ >= kRemovalsPerSecondMax) return false;
+  const auto known = removed_.find(object_key);
+  if (known != removed_.end() && now < known->second + kRemovalPause) return false;
+  if (removed_.size() >= kRemovedKeysMax) {
+    std::erase_if(removed_, [&](const auto& entry) { return now >= entry.second + kRemovalPause; });
+    if (removed_.size() >= kRemovedKeysMax) return false;
+  }
+  removed_[object_key] = now;
+  ++removals_in_window_;
+  return true;
+}
+
+void PageStore::remove_damaged(std::span<const std::string> object_keys,
+                               const CallOptions& options) {
+  const TimePoint now = clock_.now();
+  std::vector<std::string_view> chosen;
+  for (const std::string& key : object_keys) {
+    if (may_remove(key, now)) chosen.push_back(key);
+  }
+  if (chosen.empty()) return;
+  std::vector<ItemResult> results(chosen.size());
+  // The caller waits for its pages, not for this: a slow store may leave the objects where they
+  // are until somebody reads them again.
+  const CallOptions quick{.deadline = std::min(options.deadline, now + kRemovalTimeMax)};
+  store_.remove(chosen, results, quick).status.ignore();
+  for (const ItemResult& result : results) {
+    if (result.code == StatusCode::ok) cells_.removals.add();
+  }
+}
+
+// ---- store ---------------------------------------------------------------------------------------
+
+CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                             const CallOptions& options) {
+  return in_batches(pages, out,
+                    [&](const Batch& batch) { return store_batch(batch, options); });
+}
+
+CallOutcome PageStore::store_batch(const Batch& batch, const CallOptions& options) {
+  std::vector<ItemResult> results(batch.size());
+  CallOutcome outcome = store_.exists(views(batch.object_keys), results, options);
+  std::vector<std::size_t> missing;
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    *batch.out[i] = results[i].code;
+    if (results[i].code == StatusCode::ok) {
+      cells_.stores_present.add();
+    } else if (results[i].code == StatusCode::not_found) {
+      missing.push_back(i);
+    } else {
+      cells_.failures.add();
+    }
+  }
+  if (!missing.empty()) merge(outcome, put_missing(batch, missing, options));
+  return outcome;
+}
+
+CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size_t> missing,
+                                   const CallOptions& options) {
+  const std::uint64_t backup_id = next_backup_id_.fetch_add(1, std::memory_order_relaxed);
+  std::vector<std::span<const std::byte>> buffers;
+  std::vector<std::string> groups;
+  for (const std::size_t i : missing) {
+    const PageSlot& page = *batch.pages[i];
+    seal_envelope(expectation(page), backup_id, object_of(page));
+    buffers.push_back(object_of(page));
+    groups.push_back(keys_.group(page.key));
+  }
+  std::vector<PutItem> items(missing.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = {.key = batch.object_keys[missing[i]],
+                .buffers = std::span(buffers).subspan(i, 1),
+                .group = groups[i]};
+  }
+  std::vector<ItemResult> results(items.size());
+  CallOutcome outcome = store_.put(items, results, options);
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    StatusCode& out = *batch.out[missing[i]];
+    out = results[i].code;
+    if (out == StatusCode::already_exists) {
+      // Somebody else was quicker; the key says that the content is the same.
+      cells_.stores_present.add();
+      out = StatusCode::ok;
+    } else if (out == StatusCode::ok) {
+      cells_.stores.add();
+      cells_.store_bytes.add(buffers[i].size());
+    } else {
+      cells_.failures.add();
+    }
+  }
+  return outcome;
+}
+
+// ---- the rest ------------------------------------------------------------------------------------
+
+PageStoreStats PageStore::stats() const {
+  PageStoreStats stats;
+  stats.queries = cells_.queries.value();
+  stats.query_hits = cells_.query_hits.value();
+  stats.loads = cells_.loads.value();
+  stats.load_misses = cells_.load_misses.value();
+  stats.load_bytes = cells_.load_bytes.value();
+  stats.stores = cells_.stores.value();
+  stats.stores_present = cells_.stores_present.value();
+  stats.store_bytes = cells_.store_bytes.value();
+  for (std::size_t i = 0; i < kEnvelopeFaultCount; ++i) {
+    stats.verification_failures[i] = cells_.verification_failures[i].value();
+  }
+  stats.removals = cells_.removals.value();
+  stats.failures = cells_.failures.value();
+  return stats;
+}
+
+}  // namespace hitide

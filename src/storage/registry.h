@@ -1,0 +1,30 @@
+// Opens a storage backend by its name.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include <hitide/object_store.h>
+#include <hitide/options.h>
+#include <hitide/result.h>
+
+namespace hitide {
+
+// options.backend:
+//   "file"    the embedded file store in options.path, which must be given (the default directory
+//             is the caller's business); created where it is missing
+//   "memory"  in this process's memory, gone with it; bytes_max 0 means 1 GiB
+//   "null"    takes everything and keeps nothing
+// bytes_max 0 means, for the file store, a tenth of the disk space that is free or taken by the
+// store itself, at most 64 GiB.
+//
+// invalid_argument: an unknown backend (also "none", which is no store), or no path;
+// failed_precondition: the directory cannot be used: not writable, locked by another process (the
+// message names it and the owner's process id where known), or written by a newer version;
+// resource_exhausted, unavailable: the disk or the limit of open files says no.
+Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options);
+
+// The rule for bytes_max = 0: free and used are bytes on the store's disk.
+std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes);
+
+}  // namespace hitide
