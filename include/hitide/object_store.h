@@ -50,7 +50,7 @@ struct GetItem {
 struct PutItem {
   std::string_view key;
   std::span<const std::span<const std::byte>> buffers;  // gather list
-  std::string_view group;  // objects of one page share a group: evicted together where possible
+  std::string_view group = {};  // objects of one page share a group: evicted together where possible
 };
 
 struct ItemResult {
