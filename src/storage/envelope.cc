@@ -109,13 +109,12 @@ EnvelopeVerdict verify_envelope(const EnvelopeExpectation& page,
   std::copy_n(object.begin(), kEnvelopeBytes, found.begin());
   const Header expected = expected_header(page);
   if (!same(found, expected, 0, kMagic.size())) return fault(EnvelopeFault::bad_magic);
-  const auto version = take<std::uint16_t>(found, kVersionAt);
   if (take<std::uint64_t>(found, kHeaderChecksumAt) != header_checksum(found)) {
-    // A newer version may put its checksum elsewhere; it still has to say so in these two bytes.
-    return fault(version > kEnvelopeVersion ? EnvelopeFault::newer_version
-                                            : EnvelopeFault::header_checksum);
+    return fault(EnvelopeFault::header_checksum);
   }
-  if (version > kEnvelopeVersion) return fault(EnvelopeFault::newer_version);
+  if (take<std::uint16_t>(found, kVersionAt) > kEnvelopeVersion) {
+    return fault(EnvelopeFault::newer_version);
+  }
   if (!same(found, expected, 0, kIdentityAt)) return fault(EnvelopeFault::bad_magic);
   if (!same(found, expected, kIdentityAt, 32)) return fault(EnvelopeFault::other_identity);
   if (!same(found, expected, kPageKeyAt, 32)) return fault(EnvelopeFault::other_key);

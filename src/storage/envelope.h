@@ -21,8 +21,8 @@ inline constexpr std::uint16_t kEnvelopeVersion = 1;
 #define HITIDE_ENVELOPE_FAULTS(X)                                                      \
   X(length, "the object is not as long as a page of this pool")                        \
   X(bad_magic, "the object does not start with an envelope")                           \
-  X(newer_version, "the envelope was written by a newer version of HiTide")            \
   X(header_checksum, "the envelope's own checksum does not match")                     \
+  X(newer_version, "the envelope was written by a newer version of HiTide")            \
   X(other_identity, "the page belongs to another model, numerics or stored format")    \
   X(other_key, "the page belongs to another prefix")                                   \
   X(other_pool, "the page belongs to another pool")                                    \

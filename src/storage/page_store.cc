@@ -237,8 +237,9 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
   if (chosen.empty()) return;
   std::vector<ItemResult> results(chosen.size());
   // The caller waits for its pages, not for this: a slow store may leave the objects where they
-  // are until somebody reads them again.
-  const CallOptions quick{.deadline = std::min(options.deadline, now + kRemovalTimeMax)};
+  // are until somebody reads them again. Deadlines are in real time, whatever clock_ is.
+  const TimePoint quick_end = SystemClock::instance().now() + kRemovalTimeMax;
+  const CallOptions quick{.deadline = std::min(options.deadline, quick_end)};
   store_.remove(chosen, results, quick).status.ignore();
   for (const ItemResult& result : results) {
     if (result.code == StatusCode::ok) cells_.removals.add();

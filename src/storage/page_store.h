@@ -61,7 +61,8 @@ struct PageStoreStats {
 
 class PageStore {
  public:
-  // `store` must outlive this object. Requires validate(model).ok().
+  // `store` must outlive this object. Requires validate(model).ok(). clock: for the limits on
+  // removals.
   PageStore(ObjectStore& store, const ModelSpec& model,
             const Clock& clock = SystemClock::instance());
 
