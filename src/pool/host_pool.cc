@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "base/check.h"
 
@@ -85,7 +84,7 @@ void HostPool::on_freed(PageId page) {
   if constexpr (!kChecksFreePages) return;
   const std::span<std::byte> object = slot(page);
   if (object.empty()) return;
-  for (const auto end : ends(object)) std::memset(end.data(), static_cast<int>(kFreePattern), end.size());
+  for (const auto end : ends(object)) std::fill(end.begin(), end.end(), kFreePattern);
   overwritten_[page.index] = true;
   poison(object);
 }

@@ -1,0 +1,416 @@
+#include "transfer/transfer_engine.h"
+
+#include <algorithm>
+#include <span>
+#include <system_error>
+#include <type_traits>
+
+#include <pthread.h>
+
+#include "base/log.h"
+
+namespace hitide {
+namespace {
+
+constexpr TransferLane kLanes[] = {TransferLane::query, TransferLane::read, TransferLane::write};
+constexpr Duration kLogInterval = std::chrono::seconds(10);
+
+Completion blank_answer(OpId id, std::size_t pages) {
+  Completion answer;
+  answer.id = id;
+  answer.pages.assign(pages, StatusCode::internal);
+  return answer;
+}
+
+std::size_t count_ok(std::span<const StatusCode> codes) {
+  return static_cast<std::size_t>(std::count(codes.begin(), codes.end(), StatusCode::ok));
+}
+
+void fill_from(std::vector<StatusCode>& codes, std::size_t first, StatusCode code) {
+  std::fill(codes.begin() + static_cast<std::ptrdiff_t>(first), codes.end(), code);
+}
+
+}  // namespace
+
+const char* to_string(TransferLane lane) {
+  switch (lane) {
+    case TransferLane::query: return "query";
+    case TransferLane::read: return "read";
+    case TransferLane::write: return "write";
+  }
+  return "unknown";
+}
+
+TransferEngine::TransferEngine(PageStore& store, const HostPool& pool,
+                               const TransferOptions& options,
+                               std::function<void(Completion)> on_completion, const Clock& clock)
+    : store_(store),
+      pool_(pool),
+      options_(options),
+      on_completion_(std::move(on_completion)),
+      clock_(clock) {
+  running_.reserve(std::size_t{options_.threads} + 1);
+  threads_.reserve(std::size_t{options_.threads} + 1);
+}
+
+TransferEngine::~TransferEngine() { stop(clock_.now()).ignore(); }
+
+Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
+    PageStore& store, const HostPool& pool, const TransferOptions& options,
+    std::function<void(Completion)> on_completion, const Clock& clock) {
+  if (options.threads == 0 || options.queue_max == 0 || options.batch_pages == 0 ||
+      options.call_time_max <= Duration::zero()) {
+    return Status(StatusCode::invalid_argument,
+                  "transfer: threads, queue_max, batch_pages and call_time_max must not be 0");
+  }
+  std::unique_ptr<TransferEngine> engine(
+      new TransferEngine(store, pool, options, std::move(on_completion), clock));
+  HITIDE_RETURN_IF_ERROR(engine->start_threads());
+  return engine;
+}
+
+Status TransferEngine::start_threads() {
+  const std::lock_guard lock(stop_mutex_);
+  try {
+    threads_.emplace_back([this] { run_thread(true); });
+    for (std::uint32_t i = 0; i < options_.threads; ++i) {
+      threads_.emplace_back([this] { run_thread(false); });
+    }
+  } catch (const std::system_error& error) {
+    return Status(StatusCode::resource_exhausted,
+                  std::string("transfer: no thread could be started: ") + error.what());
+  }
+  // Names are for people; a refusal changes nothing.
+  static_cast<void>(pthread_setname_np(threads_[0].native_handle(), "hitide-query"));
+  for (std::size_t i = 1; i < threads_.size(); ++i) {
+    const std::string name = ("hitide-data-" + std::to_string(i - 1)).substr(0, 15);
+    static_cast<void>(pthread_setname_np(threads_[i].native_handle(), name.c_str()));
+  }
+  return ok_status();
+}
+
+void TransferEngine::submit(StorageQueryOp op) {
+  Completion blank = blank_answer(op.id, op.keys.size());
+  enqueue(TransferLane::query, Job{std::move(op), std::move(blank)});
+}
+
+void TransferEngine::submit(StorageReadOp op) {
+  Completion blank = blank_answer(op.id, op.keys.size());
+  if (op.keys.size() != op.host_pages.size()) {
+    refuse(TransferLane::read, std::move(blank), StatusCode::invalid_argument);
+    return;
+  }
+  enqueue(TransferLane::read, Job{std::move(op), std::move(blank)});
+}
+
+void TransferEngine::submit(StorageWriteOp op) {
+  Completion blank = blank_answer(op.id, op.keys.size());
+  if (op.keys.size() != op.host_pages.size()) {
+    refuse(TransferLane::write, std::move(blank), StatusCode::invalid_argument);
+    return;
+  }
+  enqueue(TransferLane::write, Job{std::move(op), std::move(blank)});
+}
+
+void TransferEngine::enqueue(TransferLane lane, Job job) {
+  StatusCode refusal = StatusCode::ok;
+  {
+    const std::lock_guard lock(mutex_);
+    if (stopping_) {
+      refusal = StatusCode::cancelled;
+    } else if (queue(lane).size() >= options_.queue_max) {
+      refusal = StatusCode::resource_exhausted;
+    } else {
+      queue(lane).push_back(std::move(job));
+    }
+  }
+  if (refusal == StatusCode::ok) {
+    work_.notify_all();  // the two kinds of threads wait on one condition
+    return;
+  }
+  if (refusal == StatusCode::cancelled) cells(lane).cancelled.add();
+  if (refusal == StatusCode::resource_exhausted) cells(lane).rejected.add();
+  refuse(lane, std::move(job.answer), refusal);
+}
+
+void TransferEngine::cancel(OpId id) {
+  std::optional<Job> found;
+  TransferLane lane = TransferLane::query;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const TransferLane candidate : kLanes) {
+      std::deque<Job>& jobs = queue(candidate);
+      const auto job = std::find_if(jobs.begin(), jobs.end(),
+                                    [id](const Job& other) { return other.answer.id == id; });
+      if (job == jobs.end()) continue;
+      found = std::move(*job);
+      lane = candidate;
+      jobs.erase(job);
+      break;
+    }
+    for (Running* running : running_) {
+      if (running->id == id) running->cancelled = true;
+    }
+  }
+  if (!found) return;
+  cells(lane).cancelled.add();
+  refuse(lane, std::move(found->answer), StatusCode::cancelled);
+  idle_.notify_all();
+}
+
+Status TransferEngine::drain(TimePoint deadline) {
+  std::unique_lock lock(mutex_);
+  const auto drained = [this] {
+    return queue(TransferLane::write).empty() && running_count(TransferLane::write) == 0;
+  };
+  if (deadline == kNoDeadline) {
+    idle_.wait(lock, drained);
+  } else if (!idle_.wait_until(lock, deadline, drained)) {
+    return Status(StatusCode::deadline_exceeded,
+                  std::to_string(queue(TransferLane::write).size()) + " writes wait and " +
+                      std::to_string(running_count(TransferLane::write)) + " run");
+  }
+  return ok_status();
+}
+
+Status TransferEngine::stop(TimePoint deadline) {
+  std::array<std::deque<Job>, kTransferLaneCount> left;
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    left.swap(queues_);
+  }
+  work_.notify_all();
+  for (const TransferLane lane : kLanes) {
+    for (Job& job : left[static_cast<std::size_t>(lane)]) {
+      cells(lane).cancelled.add();
+      refuse(lane, std::move(job.answer), StatusCode::cancelled);
+    }
+  }
+  idle_.notify_all();
+  const std::lock_guard lock(stop_mutex_);
+  if (threads_.empty()) return ok_status();
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  if (clock_.now() <= deadline) return ok_status();
+  return Status(StatusCode::deadline_exceeded,
+                "transfer: a call to the store ended after the deadline of stop()");
+}
+
+// ---- lane threads -----------------------------------------------------------------------------
+
+void TransferEngine::run_thread(bool queries) {
+  Job job;
+  Running running;
+  while (take(queries, job, running)) {
+    carry_out(job, running);
+    leave(running);
+  }
+}
+
+bool TransferEngine::take(bool queries, Job& job, Running& running) {
+  std::unique_lock lock(mutex_);
+  work_.wait(lock, [this, queries] { return stopping_ || next_lane(queries).has_value(); });
+  if (stopping_) return false;
+  const TransferLane lane = *next_lane(queries);
+  job = std::move(queue(lane).front());
+  queue(lane).pop_front();
+  if (lane == TransferLane::read && !queue(TransferLane::write).empty()) {
+    ++reads_in_a_row_;
+  } else if (lane != TransferLane::query) {
+    reads_in_a_row_ = 0;
+  }
+  running = Running{job.answer.id, lane, false};
+  running_.push_back(&running);
+  return true;
+}
+
+std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
+  if (queries) {
+    if (queue(TransferLane::query).empty()) return std::nullopt;
+    return TransferLane::query;
+  }
+  const std::uint32_t writes_max = std::max(options_.threads - 1, 1u);
+  const bool reads = !queue(TransferLane::read).empty();
+  const bool writes = !queue(TransferLane::write).empty() &&
+                      running_count(TransferLane::write) < writes_max;
+  if (writes && (!reads || reads_in_a_row_ >= kReadsInARow)) return TransferLane::write;
+  if (reads) return TransferLane::read;
+  return std::nullopt;
+}
+
+void TransferEngine::carry_out(Job& job, const Running& running) {
+  const TimePoint started = clock_.now();
+  try {
+    move_pages(job, running);
+  } catch (...) {  // pages without an answer stay internal
+    cells(running.lane).exceptions.add();
+    log_limited(LogLevel::error, "transfer_exception", kLogInterval,
+                {{"lane", to_string(running.lane)}, {"op", running.id}});
+  }
+  cells(running.lane).seconds.observe(to_seconds(clock_.now() - started));
+  answer(running.lane, std::move(job.answer));
+}
+
+void TransferEngine::move_pages(Job& job, const Running& running) {
+  std::vector<StatusCode>& codes = job.answer.pages;
+  const TimePoint deadline = std::visit(
+      [](const auto& op) {
+        if constexpr (std::is_same_v<std::decay_t<decltype(op)>, StorageWriteOp>) {
+          return kNoDeadline;
+        } else {
+          return op.deadline;
+        }
+      },
+      job.op);
+  // A query goes in one call: the page store splits it, and holds no buffers meanwhile.
+  const std::size_t step =
+      running.lane == TransferLane::query ? codes.size() : options_.batch_pages;
+  for (std::size_t first = 0; first < codes.size(); first += step) {
+    if (interrupted(running)) {
+      cells(running.lane).cancelled.add();
+      fill_from(codes, first, StatusCode::cancelled);
+      return;
+    }
+    const TimePoint now = clock_.now();
+    if (deadline <= now) {
+      cells(running.lane).expired.add();
+      fill_from(codes, first, StatusCode::deadline_exceeded);
+      return;
+    }
+    const std::size_t count = std::min(step, codes.size() - first);
+    const StatusCode rest =
+        call_store(job, first, count, std::min(deadline, now + options_.call_time_max));
+    if (rest != StatusCode::ok) {
+      fill_from(codes, first + count, rest);
+      return;
+    }
+  }
+}
+
+StatusCode TransferEngine::call_store(Job& job, std::size_t first, std::size_t count,
+                                      TimePoint deadline) {
+  const std::span<StatusCode> out = std::span(job.answer.pages).subspan(first, count);
+  const CallOptions options{.deadline = deadline};
+  CallOutcome outcome;
+  if (const auto* query = std::get_if<StorageQueryOp>(&job.op)) {
+    outcome = store_.exists(std::span(query->keys).subspan(first, count), out, options);
+  } else {
+    std::vector<PageSlot> slots(count);
+    const auto* read = std::get_if<StorageReadOp>(&job.op);
+    const auto* write = std::get_if<StorageWriteOp>(&job.op);
+    for (std::size_t i = 0; i < count; ++i) {
+      slots[i].key = read ? read->keys[first + i] : write->keys[first + i];
+      slots[i].slot = pool_.slot(read ? read->host_pages[first + i] : write->host_pages[first + i]);
+    }
+    outcome = read ? store_.load(slots, out, options) : store_.store(slots, out, options);
+    job.answer.bytes += count_ok(out) * pool_.layout().object_bytes();
+  }
+  job.answer.buffers_busy_until =
+      std::max(job.answer.buffers_busy_until, outcome.buffers_busy_until);
+  // A store that is away would take the same time to say so for every later part.
+  const StatusCode code = outcome.status.code();
+  const bool away = code == StatusCode::unavailable || code == StatusCode::deadline_exceeded ||
+                    code == StatusCode::failed_precondition;
+  return away && count_ok(out) == 0 ? code : StatusCode::ok;
+}
+
+bool TransferEngine::interrupted(const Running& running) const {
+  const std::lock_guard lock(mutex_);
+  return stopping_ || running.cancelled;
+}
+
+void TransferEngine::leave(const Running& running) {
+  {
+    const std::lock_guard lock(mutex_);
+    running_.erase(std::find(running_.begin(), running_.end(), &running));
+  }
+  idle_.notify_all();
+  work_.notify_all();  // a write that waited for its share of the threads may start now
+}
+
+std::uint32_t TransferEngine::running_count(TransferLane lane) const {
+  return static_cast<std::uint32_t>(
+      std::count_if(running_.begin(), running_.end(),
+                    [lane](const Running* running) { return running->lane == lane; }));
+}
+
+// ---- answers ----------------------------------------------------------------------------------
+
+void TransferEngine::refuse(TransferLane lane, Completion completion, StatusCode code) {
+  fill_from(completion.pages, 0, code);
+  answer(lane, std::move(completion));
+}
+
+void TransferEngine::answer(TransferLane lane, Completion completion) {
+  Cells& cell = cells(lane);
+  cell.operations.add();
+  cell.pages.add(completion.pages.size());
+  cell.pages_ok.add(count_ok(completion.pages));
+  cell.bytes.add(completion.bytes);
+  try {
+    on_completion_(std::move(completion));
+  } catch (...) {
+    cell.exceptions.add();
+    log_limited(LogLevel::error, "transfer_completion_refused", kLogInterval,
+                {{"lane", to_string(lane)}});
+  }
+}
+
+LaneStats TransferEngine::stats(TransferLane lane) const {
+  const Cells& cell = cells(lane);
+  LaneStats stats;
+  stats.operations = cell.operations.value();
+  stats.pages = cell.pages.value();
+  stats.pages_ok = cell.pages_ok.value();
+  stats.bytes = cell.bytes.value();
+  stats.rejected = cell.rejected.value();
+  stats.expired = cell.expired.value();
+  stats.cancelled = cell.cancelled.value();
+  stats.exceptions = cell.exceptions.value();
+  const std::lock_guard lock(mutex_);
+  stats.waiting = static_cast<std::uint32_t>(queue(lane).size());
+  stats.running = running_count(lane);
+  return stats;
+}
+
+const Histogram& TransferEngine::seconds(TransferLane lane) const { return cells(lane).seconds; }
+
+void TransferEngine::write_metrics(MetricsText& text) const {
+  struct Row {
+    const char* name;
+    const char* help;
+    std::uint64_t LaneStats::*value;
+  };
+  static constexpr Row kCounters[] = {
+      {"hitide_transfer_operations_total", "Storage operations answered.", &LaneStats::operations},
+      {"hitide_transfer_pages_total", "Pages or keys answered.", &LaneStats::pages},
+      {"hitide_transfer_pages_ok_total", "Pages or keys answered with ok.", &LaneStats::pages_ok},
+      {"hitide_transfer_bytes_total", "Bytes of the pages moved.", &LaneStats::bytes},
+      {"hitide_transfer_rejected_total", "Operations refused, lane full.", &LaneStats::rejected},
+      {"hitide_transfer_expired_total", "Operations cut by their deadline.", &LaneStats::expired},
+      {"hitide_transfer_cancelled_total", "Operations taken back.", &LaneStats::cancelled},
+      {"hitide_transfer_exceptions_total", "Operations that threw.", &LaneStats::exceptions},
+  };
+  std::array<LaneStats, kTransferLaneCount> stats;
+  for (const TransferLane lane : kLanes) {
+    stats[static_cast<std::size_t>(lane)] = this->stats(lane);
+  }
+  const auto label = [](TransferLane lane) { return MetricsText::label("lane", to_string(lane)); };
+  for (const Row& row : kCounters) {
+    for (const TransferLane lane : kLanes) {
+      const LaneStats& lane_stats = stats[static_cast<std::size_t>(lane)];
+      text.counter(row.name, row.help, static_cast<double>(lane_stats.*row.value), label(lane));
+    }
+  }
+  for (const TransferLane lane : kLanes) {
+    text.gauge("hitide_transfer_waiting", "Operations that wait in a lane.",
+               stats[static_cast<std::size_t>(lane)].waiting, label(lane));
+  }
+  for (const TransferLane lane : kLanes) {
+    text.histogram(std::string("hitide_transfer_") + to_string(lane) + "_seconds",
+                   "Time from the start of an operation to its answer.", seconds(lane));
+  }
+}
+
+}  // namespace hitide

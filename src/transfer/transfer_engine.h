@@ -1,0 +1,168 @@
+// TransferEngine: carries storage operations out, on threads of its own.
+//
+//   submit -+-> lane query -----> 1 thread ----------------+-> PageStore -> on_completion
+//           +-> lane read ---+                             |
+//           +-> lane write --+--> options.threads threads -+
+//
+// Queries have a thread of their own, so that no data call delays one. Data threads take reads
+// before writes, but after kReadsInARow reads a waiting write gets its turn; where there are
+// several data threads, one of them is always left for reads.
+//
+// Every submitted operation is answered by exactly one completion, with one code per page or key:
+// whatever the store does, when the lane is full (resource_exhausted, at once), when the deadline
+// has passed before it starts (deadline_exceeded, no I/O), when it is taken back (cancelled), and
+// when the engine is stopped (cancelled).
+//
+// on_completion is called from lane threads, and inside submit() and cancel() for operations that
+// never started. It must not block, must not call back into the engine, and runs under no lock.
+//
+// Threading: all methods from any thread. No method waits for I/O but drain() and stop().
+#pragma once
+
+#include <array>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include <hitide/result.h>
+#include <hitide/types.h>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "pool/host_pool.h"
+#include "spec/plan.h"
+#include "storage/page_store.h"
+
+namespace hitide {
+
+struct TransferOptions {
+  std::uint32_t threads = 2;       // data threads, >= 1
+  std::uint32_t queue_max = 1024;  // operations that wait in one lane, >= 1
+  std::uint32_t batch_pages = 32;  // pages per call to the store, >= 1; between two calls the
+                                   // deadline, cancel() and stop() are looked at
+  Duration call_time_max = std::chrono::seconds(30);  // of one call to the store
+};
+
+enum class TransferLane : std::uint8_t { query, read, write };
+inline constexpr int kTransferLaneCount = 3;
+const char* to_string(TransferLane lane);
+
+// Counters of one lane. Pages are keys for queries.
+struct LaneStats {
+  std::uint64_t operations = 0;   // answered
+  std::uint64_t pages = 0;        // answered
+  std::uint64_t pages_ok = 0;
+  std::uint64_t bytes = 0;        // of the objects that were moved, or found present on a write
+  std::uint64_t rejected = 0;     // operations: the lane was full
+  std::uint64_t expired = 0;      // operations: some page was not tried, the deadline had passed
+  std::uint64_t cancelled = 0;    // operations: taken back, or left over at stop()
+  std::uint64_t exceptions = 0;   // operations: something was thrown, and became internal
+  std::uint32_t waiting = 0;      // operations in the lane now
+  std::uint32_t running = 0;
+};
+
+class TransferEngine {
+ public:
+  static constexpr int kReadsInARow = 8;
+
+  // `store`, `pool` and `clock` must outlive the engine. invalid_argument: a zero in the options.
+  // resource_exhausted: no thread could be started.
+  static Result<std::unique_ptr<TransferEngine>> start(
+      PageStore& store, const HostPool& pool, const TransferOptions& options,
+      std::function<void(Completion)> on_completion, const Clock& clock = SystemClock::instance());
+  ~TransferEngine();  // stop(now)
+  TransferEngine(const TransferEngine&) = delete;
+  TransferEngine& operator=(const TransferEngine&) = delete;
+
+  void submit(StorageQueryOp op);
+  void submit(StorageReadOp op);
+  void submit(StorageWriteOp op);
+
+  // An operation that waits is answered as cancelled before this returns; one that runs is cut
+  // short at its next call to the store. Unknown and answered ids are ignored.
+  void cancel(OpId id);
+
+  // Waits until no write waits or runs. deadline_exceeded: some still do; nothing has changed.
+  Status drain(TimePoint deadline);
+
+  // Takes no more operations, answers those that wait as cancelled, lets the running calls end
+  // (each is bounded by call_time_max and the store's slack) and joins all threads.
+  // deadline_exceeded: that took longer; it is done all the same. Idempotent.
+  Status stop(TimePoint deadline);
+
+  LaneStats stats(TransferLane lane) const;
+  // Seconds from the start of an operation to its answer.
+  const Histogram& seconds(TransferLane lane) const;
+  void write_metrics(MetricsText& text) const;
+
+ private:
+  struct Job {
+    std::variant<StorageQueryOp, StorageReadOp, StorageWriteOp> op;
+    Completion answer;  // one code per page from the start, so that answering needs no memory
+  };
+  struct Running {  // on the stack of the thread that carries the operation out
+    OpId id = 0;
+    TransferLane lane = TransferLane::query;
+    bool cancelled = false;  // guarded by mutex_
+  };
+  struct Cells {
+    Counter operations, pages, pages_ok, bytes, rejected, expired, cancelled, exceptions;
+    Histogram seconds{kSecondsBounds};
+  };
+
+  TransferEngine(PageStore& store, const HostPool& pool, const TransferOptions& options,
+                 std::function<void(Completion)> on_completion, const Clock& clock);
+  Status start_threads();
+  void enqueue(TransferLane lane, Job job);
+  void run_thread(bool queries);
+  // Waits for an operation and enters it into running_. False: stopping.
+  bool take(bool queries, Job& job, Running& running);
+  std::optional<TransferLane> next_lane(bool queries) const;
+  void carry_out(Job& job, const Running& running);
+  void move_pages(Job& job, const Running& running);
+  // Moves `count` pages from `first` on. The code that all later pages would get too, or ok.
+  StatusCode call_store(Job& job, std::size_t first, std::size_t count, TimePoint deadline);
+  bool interrupted(const Running& running) const;
+  void leave(const Running& running);
+  void answer(TransferLane lane, Completion completion);
+  void refuse(TransferLane lane, Completion completion, StatusCode code);
+
+  Cells& cells(TransferLane lane) { return cells_[static_cast<std::size_t>(lane)]; }
+  const Cells& cells(TransferLane lane) const { return cells_[static_cast<std::size_t>(lane)]; }
+  std::deque<Job>& queue(TransferLane lane) { return queues_[static_cast<std::size_t>(lane)]; }
+  const std::deque<Job>& queue(TransferLane lane) const {
+    return queues_[static_cast<std::size_t>(lane)];
+  }
+  std::uint32_t running_count(TransferLane lane) const;
+
+  // Constant after construction.
+  PageStore& store_;
+  const HostPool& pool_;
+  const TransferOptions options_;
+  const std::function<void(Completion)> on_completion_;
+  const Clock& clock_;
+
+  // Synchronise themselves.
+  std::array<Cells, kTransferLaneCount> cells_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable work_;   // something to take, or stopping
+  std::condition_variable idle_;   // an operation has ended
+  std::array<std::deque<Job>, kTransferLaneCount> queues_;  // guarded by mutex_
+  std::vector<Running*> running_;                           // guarded by mutex_
+  int reads_in_a_row_ = 0;                                  // guarded by mutex_
+  bool stopping_ = false;                                   // guarded by mutex_
+
+  std::mutex stop_mutex_;             // held while threads are joined
+  std::vector<std::thread> threads_;  // guarded by stop_mutex_
+};
+
+}  // namespace hitide
