@@ -1,0 +1,121 @@
+#include "server/admin.h"
+
+#include <algorithm>
+#include <exception>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "base/clock.h"
+
+namespace hitide {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+std::string dump(const OrderedJson& json) {
+  return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
+}
+
+}  // namespace
+
+Reply health_reply(const Engine& engine) {
+  const Status health = engine.health();
+  if (!health.ok()) {
+    ApiError error = error_of(health);
+    error.status = 503;
+    return error_reply(error);
+  }
+  return json_reply(dump({{"status", "ok"}}));
+}
+
+Reply models_reply(const EngineInfo& info, const std::string& model_name) {
+  OrderedJson model = {{"id", model_name},
+                       {"object", "model"},
+                       {"created", 0},
+                       {"owned_by", "hitide"},
+                       {"max_model_len", info.context_length}};
+  return json_reply(dump({{"object", "list"}, {"data", OrderedJson::array({std::move(model)})}}));
+}
+
+Reply explain_reply(const Engine& engine, const std::string& id) {
+  const Result<Explanation> explanation = engine.explain(id);
+  if (!explanation.ok()) return error_reply(error_of(explanation.status()));
+  return json_reply(explanation_json(*explanation));
+}
+
+Reply flush_reply(Engine& engine) {
+  const Status status = engine.flush_cache();
+  if (status.ok()) return json_reply(dump({{"status", "flushed"}}));
+  ApiError error = error_of(status);
+  if (status.code() == StatusCode::failed_precondition) error.status = 409;
+  return error_reply(error);
+}
+
+std::string explanation_json(const Explanation& explanation) {
+  OrderedJson spans = OrderedJson::array();
+  for (const ServedSpan& span : explanation.served) {
+    spans.push_back({{"begin", span.begin}, {"end", span.end}, {"tier", to_string(span.tier)}});
+  }
+  OrderedJson misses = OrderedJson::array();
+  for (const MissedSpan& span : explanation.missed) {
+    misses.push_back({{"begin", span.begin},
+                      {"end", span.end},
+                      {"reason", to_string(span.reason)},
+                      {"meaning", meaning(span.reason)}});
+  }
+  OrderedJson served;
+  for (const Tier tier : {Tier::device, Tier::host, Tier::storage}) {
+    served[to_string(tier)] = explanation.served_tokens(tier);
+  }
+  return dump({{"id", explanation.id},
+               {"label", explanation.label},
+               {"prompt_tokens", explanation.prompt_tokens},
+               {"complete", explanation.complete},
+               {"served_tokens", std::move(served)},
+               {"spans", std::move(spans)},
+               {"misses", std::move(misses)},
+               {"storage_wait_ms", to_milliseconds(explanation.storage_wait)},
+               {"load_ms", to_milliseconds(explanation.load_time)},
+               {"saved_ms", to_milliseconds(explanation.saved)}});
+}
+
+Result<std::string> explanation_text(const std::string& json) {
+  try {
+    const auto parsed = OrderedJson::parse(json);
+    struct Line {
+      std::uint32_t begin, end;
+      std::string text;
+    };
+    std::vector<Line> lines;
+    for (const auto& span : parsed.at("spans")) {
+      lines.push_back({span.at("begin"), span.at("end"),
+                       fmt::format("served from {}", span.at("tier").get<std::string>())});
+    }
+    for (const auto& span : parsed.at("misses")) {
+      lines.push_back({span.at("begin"), span.at("end"),
+                       fmt::format("computed: {} ({})", span.at("reason").get<std::string>(),
+                                   span.at("meaning").get<std::string>())});
+    }
+    std::sort(lines.begin(), lines.end(),
+              [](const Line& a, const Line& b) { return a.begin < b.begin; });
+    std::string out = fmt::format(
+        "request {} ({}): {} prompt tokens{}\n", parsed.at("id").get<std::string>(),
+        parsed.at("label").get<std::string>(), parsed.at("prompt_tokens").get<std::uint32_t>(),
+        parsed.at("complete").get<bool>() ? "" : ", still being admitted");
+    for (const Line& line : lines) {
+      out += fmt::format("  tokens {:>7} to {:>7}  {:>7}  {}\n", line.begin, line.end,
+                         line.end - line.begin, line.text);
+    }
+    out += fmt::format("waited for storage {:.1f} ms, loaded for {:.1f} ms, saved {:.1f} ms\n",
+                       parsed.at("storage_wait_ms").get<double>(),
+                       parsed.at("load_ms").get<double>(), parsed.at("saved_ms").get<double>());
+    return out;
+  } catch (const std::exception& error) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("this is no explanation of hitide: {}", error.what()));
+  }
+}
+
+}  // namespace hitide

@@ -1,0 +1,32 @@
+// The Prometheus page: cache, server and engine. docs/server.md lists the names.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "engine/engine.h"
+
+namespace hitide {
+
+// Answers by route and status. Routes are the server's own names, so their number is bounded.
+class HttpCounts {
+ public:
+  void count(const std::string& route, int status);
+  std::map<std::pair<std::string, int>, std::uint64_t> values() const;
+
+ private:
+  mutable std::mutex mutex_;
+  std::map<std::pair<std::string, int>, std::uint64_t> counts_;  // guarded by mutex_
+};
+
+struct ServerGauges {
+  std::uint32_t requests_in_flight = 0;
+  std::uint32_t requests_max = 0;
+};
+
+std::string metrics_page(const Engine& engine, const HttpCounts& http, const ServerGauges& gauges);
+
+}  // namespace hitide

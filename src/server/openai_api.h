@@ -1,0 +1,47 @@
+// The two generating endpoints, /v1/chat/completions and /v1/completions: from the body of a
+// request to the reply, streamed or whole.
+//
+// Threading: answer() may be called from any number of threads; each call waits for its own
+// generation only.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "server/generation.h"
+#include "server/reply.h"
+#include "spec/serve_options.h"
+
+namespace hitide {
+
+class OpenAiApi {
+ public:
+  // Requests at the engine, computed or waiting, are bounded by `requests_max`; further ones are
+  // answered with 503. `engine` outlives every call and every reply's stream.
+  OpenAiApi(Engine& engine, const ServerOptions& options, std::uint32_t requests_max);
+
+  // Never throws; never waits for a client that has gone.
+  Reply answer(ApiKind kind, std::string_view body, const ClientGone& client_gone);
+
+  const std::string& model_name() const { return model_name_; }
+  std::uint32_t requests_in_flight() const { return in_flight_->load(); }
+
+ private:
+  Result<GenerationRequest> prepare(ApiRequest& request);
+  AnswerHead head_for(const ApiRequest& request);
+  Reply whole_answer(const AnswerHead& head, Generation& generation, const ClientGone& client_gone);
+
+  Engine& engine_;
+  const bool cache_report_;
+  const std::uint32_t requests_max_;
+  const EngineInfo info_;
+  const std::string model_name_;
+  const std::string id_prefix_;  // tells apart two runs of the server
+  std::atomic<std::uint64_t> next_id_{1};
+  std::shared_ptr<std::atomic<std::uint32_t>> in_flight_;
+};
+
+}  // namespace hitide

@@ -1,0 +1,42 @@
+// Reply: what an endpoint answers, without any word about the HTTP library that sends it.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "server/openai_types.h"
+
+namespace hitide {
+
+// Whether the client has closed its connection. Cheap; called several times a second.
+using ClientGone = std::function<bool()>;
+// Sends a piece; false: it cannot be sent, the client is away.
+using SendPiece = std::function<bool(std::string_view piece)>;
+
+struct Reply {
+  int status = 200;
+  std::string content_type = "application/json";
+  std::string body;
+  std::vector<std::pair<std::string, std::string>> headers;
+  // Set: the body is streamed by this call, which returns when all is sent or sending has failed.
+  std::function<void(const SendPiece& send)> stream;
+};
+
+inline Reply error_reply(const ApiError& error) {
+  Reply reply;
+  reply.status = error.status;
+  reply.body = error_json(error);
+  if (error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  return reply;
+}
+
+inline Reply json_reply(std::string body) {
+  Reply reply;
+  reply.body = std::move(body);
+  return reply;
+}
+
+}  // namespace hitide

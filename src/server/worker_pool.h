@@ -1,0 +1,42 @@
+// WorkerPool: threads that answer connections. They are started as they are needed, up to a limit;
+// beyond it jobs wait in a bounded queue, and beyond that submit() waits.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace hitide {
+
+class WorkerPool {
+ public:
+  WorkerPool(std::size_t threads_max, std::size_t waiting_max);
+  ~WorkerPool();  // stop()
+  WorkerPool(const WorkerPool&) = delete;
+  WorkerPool& operator=(const WorkerPool&) = delete;
+
+  // Runs `job` on some thread. Waits while the queue is full. Must not be called after stop().
+  void submit(std::function<void()> job);
+  // Runs what has been submitted, then joins all threads. Idempotent.
+  void stop();
+
+ private:
+  void work();
+
+  const std::size_t threads_max_;
+  const std::size_t waiting_max_;
+  std::mutex mutex_;
+  std::condition_variable job_ready_;
+  std::condition_variable room_;
+  std::deque<std::function<void()>> jobs_;  // guarded by mutex_
+  std::vector<std::thread> threads_;        // guarded by mutex_
+  std::size_t idle_ = 0;                    // guarded by mutex_
+  bool stopping_ = false;                   // guarded by mutex_
+};
+
+}  // namespace hitide
