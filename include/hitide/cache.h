@@ -3,12 +3,7 @@
 //   tokens --open_prefix--> PrefixHandle --admit--> pages and a sequence on the device
 //          --commit/finish--> findable by later requests
 //
-// Life of a request:
-//   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline
-//   ready     admit() may be called
-//   loading   device pages are reserved, copies into the device are under way
-//   running   cached_tokens() tokens are in place; the engine computes the rest
-//   closed    finished, released, or the cache was closed
+// Life of a request: waiting -> ready -> loading -> running -> closed (PrefixState).
 //
 // Threading: all methods of Cache and PrefixHandle may be called from any thread; one handle must
 // be used by one thread at a time. No call waits for a copy or for storage. `notify` (see open) is
@@ -30,6 +25,7 @@
 #include <hitide/model_spec.h>
 #include <hitide/object_store.h>
 #include <hitide/options.h>
+#include <hitide/request.h>
 #include <hitide/result.h>
 #include <hitide/stats.h>
 #include <hitide/types.h>
@@ -37,20 +33,6 @@
 namespace hitide {
 
 class CacheImpl;
-
-struct PrefixRequest {
-  std::span<const TokenId> tokens;              // [n], n >= 1; the prompt
-  std::optional<std::string_view> extra_key;    // adapter or other namespace
-  std::optional<std::string_view> cache_salt;   // tenant; two salts never share
-  std::string_view label;                       // for the explanation
-};
-
-enum class PrefixState : std::uint8_t { waiting, ready, loading, running, closed };
-
-struct Admission {
-  SequenceId sequence;        // invalid on page-addressed devices
-  std::vector<PageId> pages;  // device pages of the whole prompt, ceil(n / page_size)
-};
 
 // Pins what it hit until it is finished or destroyed. Move-only. An empty or moved-from handle is
 // in state closed, and every call on it answers failed_precondition.
@@ -67,6 +49,10 @@ class PrefixHandle {
   std::uint32_t cached_tokens() const;
   // Empty when closed.
   std::string explanation_id() const;
+
+  // Device pages by position, as they are now: loads and commits may exchange a page for an equal
+  // one. For page-addressed devices; empty when closed.
+  std::vector<PageId> pages() const;
 
   // Reserves device pages for the whole prompt, and a sequence; starts loads; afterwards the state
   // is loading or running. resource_exhausted: no room now, nothing has changed, try again when

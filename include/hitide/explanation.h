@@ -29,6 +29,7 @@ namespace hitide {
   X(pool_full, "no page was free in the tier above and none could be evicted")                   \
   X(load_failed, "the copy from host memory to the device failed")                               \
   X(not_worth_loading, "recomputing was predicted to be faster than loading")                    \
+  X(cancelled, "the request ended before it was admitted")                                       \
   X(cache_off, "the cache is off or in bypass")                                                  \
   X(unknown, "the page was lost between two decisions (flushed or evicted while waiting)")
 

@@ -1,0 +1,33 @@
+// What an engine says of a request, and what it gets. Used with Cache, see <hitide/cache.h>.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include <hitide/types.h>
+
+namespace hitide {
+
+struct PrefixRequest {
+  std::span<const TokenId> tokens;              // [n], n >= 1; the prompt
+  std::optional<std::string_view> extra_key;    // adapter or other namespace
+  std::optional<std::string_view> cache_salt;   // tenant; two salts never share
+  std::string_view label;                       // for the explanation
+};
+
+//   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline
+//   ready     admit() may be called
+//   loading   device pages are reserved, copies into the device are under way
+//   running   cached_tokens() tokens are in place; the engine computes the rest
+//   closed    finished, released, or the cache was closed
+enum class PrefixState : std::uint8_t { waiting, ready, loading, running, closed };
+
+struct Admission {
+  SequenceId sequence;        // invalid on page-addressed devices
+  std::vector<PageId> pages;  // device pages of the whole prompt, ceil(n / page_size)
+};
+
+}  // namespace hitide

@@ -1,0 +1,170 @@
+// Device to host, then host to storage.
+#include <algorithm>
+
+#include "cache/cache_core.h"
+#include "policy/write_policy.h"
+
+namespace hitide {
+
+// Starts what is missing below the path that ends at `node`: ancestors first, so that a node on the
+// host never stands below one that is not.
+void CacheCore::back_up_path(NodeIndex node, TimePoint now, Plan& plan) {
+  std::vector<NodeIndex> path;
+  for (NodeIndex at = node; !tree_.is_root(at); at = tree_.node(at).parent) path.push_back(at);
+  std::reverse(path.begin(), path.end());
+  std::vector<NodeIndex> to_host;
+  std::vector<NodeIndex> to_storage;
+  for (const NodeIndex at : path) {
+    const Node& n = tree_.node(at);
+    if (!backup_now(config_.policy.write_policy, n.hits)) break;
+    // One operation covers adjacent nodes only.
+    if (n.backup_pending && !to_host.empty()) break;
+    if (tree_.residency(at, Tier::host).resident()) {
+      if (!n.stored && !n.store_pending && !n.backup_pending) to_storage.push_back(at);
+    } else if (!n.backup_pending && tree_.residency(at, Tier::device).resident()) {
+      to_host.push_back(at);
+    }
+  }
+  if (!to_host.empty()) start_backup(to_host, now, plan);
+  if (!to_storage.empty()) write_to_storage(to_storage, plan);
+}
+
+// `chain`: consecutive nodes of one path, top down. Takes as many pages as the host has room for.
+void CacheCore::start_backup(const std::vector<NodeIndex>& chain, TimePoint now, Plan& plan) {
+  std::uint32_t wanted = 0;
+  for (const NodeIndex node : chain) wanted += tree_.node(node).page_count();
+  // The pages above must stay while room is made for those below them.
+  const NodeIndex above = tree_.deepest_resident(tree_.node(chain.front()).parent, Tier::host);
+  tree_.pin(above, Tier::host);
+  make_room(Tier::host, wanted, now, plan);
+  tree_.unpin(above, Tier::host);
+  std::uint32_t room = std::min(wanted, host_.free_count());
+  stats_.backup_dropped_pages_host += wanted - room;
+  if (room == 0) return;
+  CopyOp copy;
+  Operation& operation = add_operation(OpKind::backup, copy.id);
+  copy.direction = CopyDirection::to_host;
+  copy.first_position = tree_.depth_pages(chain.front());
+  require(host_.allocate(room, PageOwner::operation, operation.host_pages));
+  NodeIndex deepest = kNoNode;
+  for (NodeIndex node : chain) {
+    if (room == 0) break;
+    const std::uint32_t count = std::min(room, tree_.node(node).page_count());
+    node = tree_.materialize(Boundary{node, count, count});
+    tree_.node(node).backup_pending = true;
+    const std::vector<PageId>& pages = tree_.residency(node, Tier::device).pages;
+    operation.device_pages.insert(operation.device_pages.end(), pages.begin(), pages.end());
+    room -= count;
+    deepest = node;
+  }
+  for (std::size_t i = 0; i < operation.device_pages.size(); ++i) {
+    copy.pages.push_back({operation.device_pages[i], operation.host_pages[i]});
+  }
+  operation.pin = deepest;
+  tree_.pin(deepest, Tier::device);
+  begin_operations(Tier::device, operation.device_pages);
+  begin_operations(Tier::host, operation.host_pages);
+  plan.ops.emplace_back(std::move(copy));
+}
+
+void CacheCore::on_backup(Operation& operation, const Completion& completion, TimePoint now,
+                          Plan& plan) {
+  end_operations(Tier::device, operation.device_pages, completion.buffers_busy_until);
+  end_operations(Tier::host, operation.host_pages, completion.buffers_busy_until);
+  const std::uint32_t count = static_cast<std::uint32_t>(operation.device_pages.size());
+  std::uint32_t copied = 0;
+  while (copied < count && copied < completion.pages.size() &&
+         completion.pages[copied] == StatusCode::ok) {
+    ++copied;
+  }
+  stats_.backup_dropped_pages_host += count - copied;
+  std::vector<NodeIndex> fresh;
+  bool open = true;  // no gap so far
+  for (std::uint32_t i = 0; i < count;) {
+    // Nodes may have been split since, but never merged: each lies within the operation.
+    NodeIndex node = tree_.owner(Tier::device, operation.device_pages[i]);
+    if (!require(node == kNoNode ? Status(StatusCode::internal,
+                                          "a page left the tree while it was backed up")
+                                 : ok_status())) {
+      return;
+    }
+    std::uint32_t pages = tree_.node(node).page_count();
+    tree_.node(node).backup_pending = false;
+    if (i < copied && i + pages > copied) {
+      node = tree_.split(node, copied - i);
+      pages = copied - i;
+    }
+    const auto host = std::span(operation.host_pages).subspan(i, pages);
+    const NodeIndex parent = tree_.node(node).parent;
+    open = open && i < copied && !tree_.residency(node, Tier::host).resident() &&
+           (tree_.is_root(parent) || tree_.residency(parent, Tier::host).resident());
+    if (open) {
+      for (const PageId page : host) {
+        require(host_.set_owner(page, PageOwner::operation, PageOwner::node));
+      }
+      tree_.attach(node, Tier::host, host);
+      stats_.backed_up_pages_host += pages;
+      fresh.push_back(node);
+    } else {
+      give_back(Tier::host, host, PageOwner::operation);
+    }
+    i += pages;
+  }
+  tree_.unpin(operation.pin, Tier::device);
+  host_.release_quarantine(now);
+  if (!fresh.empty()) write_to_storage(fresh, plan);
+}
+
+// `nodes`: on the host, top down on one path, though not always adjacent.
+void CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan) {
+  if (config_.storage != StorageState::on) return;
+  std::vector<PageKey> keys;
+  std::vector<PageId> pages;
+  const auto flush_batch = [&] {
+    if (keys.empty()) return;
+    StorageWriteOp write;
+    Operation& operation = add_operation(OpKind::write, write.id);
+    operation.host_pages = pages;
+    begin_operations(Tier::host, pages);
+    operation.pin = nodes.back();
+    tree_.pin(operation.pin, Tier::host);
+    write.keys = std::move(keys);
+    write.host_pages = std::move(pages);
+    plan.ops.emplace_back(std::move(write));
+    keys.clear();
+    pages.clear();
+  };
+  for (const NodeIndex node : nodes) {
+    Node& n = tree_.node(node);
+    n.store_pending = true;
+    const std::vector<PageId>& host = tree_.residency(node, Tier::host).pages;
+    for (std::uint32_t i = 0; i < n.page_count(); ++i) {
+      keys.push_back(n.keys[i]);
+      pages.push_back(host[i]);
+      if (keys.size() == config_.policy.storage_batch_pages) flush_batch();
+    }
+  }
+  flush_batch();
+}
+
+void CacheCore::on_write(Operation& operation, const Completion& completion) {
+  end_operations(Tier::host, operation.host_pages, completion.buffers_busy_until);
+  const auto done = [&](std::size_t i) {
+    return i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||
+                                           completion.pages[i] == StatusCode::already_exists);
+  };
+  for (std::size_t i = 0; i < operation.host_pages.size(); ++i) {
+    done(i) ? ++stats_.backed_up_pages_storage : ++stats_.backup_dropped_pages_storage;
+    const NodeIndex node = tree_.owner(Tier::host, operation.host_pages[i]);
+    if (node == kNoNode) continue;
+    Node& n = tree_.node(node);
+    // A node may span several writes: it counts as stored until one of its pages fails, and the
+    // next commit on its path then writes it again.
+    if (n.store_pending) n.stored = true;
+    n.store_pending = false;
+    if (!done(i)) n.stored = false;
+  }
+  tree_.unpin(operation.pin, Tier::host);
+}
+
+}  // namespace hitide

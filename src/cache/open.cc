@@ -1,0 +1,146 @@
+// From a prompt to a request: match, and whether storage is asked for more.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cache/cache_core.h"
+
+namespace hitide {
+
+std::shared_ptr<const Prompt> CacheCore::make_prompt(const PrefixRequest& request) {
+  auto prompt = std::make_shared<Prompt>();
+  prompt->tokens.assign(request.tokens.begin(), request.tokens.end());
+  Namespace space;
+  if (request.extra_key) space.extra_key = std::string(*request.extra_key);
+  if (request.cache_salt) space.cache_salt = std::string(*request.cache_salt);
+  prompt->space = space.encode();
+  prompt->page_size = config_.page_size;
+  prompt->keys.reserve(prompt->page_count());
+  // Keys of what the tree knows are on its nodes; only the tokens behind are hashed.
+  const FindResult found = find(*prompt);
+  std::vector<NodeIndex> path;
+  for (NodeIndex at = found.path.node; at != kNoNode && !tree_.is_root(at);
+       at = tree_.node(at).parent) {
+    path.push_back(at);
+  }
+  for (auto it = path.rbegin(); it != path.rend(); ++it) {
+    const std::vector<PageKey>& keys = tree_.node(*it).keys;
+    const std::size_t wanted = found.path.pages - prompt->keys.size();
+    prompt->keys.insert(prompt->keys.end(), keys.begin(),
+                        keys.begin() + static_cast<std::ptrdiff_t>(std::min(wanted, keys.size())));
+  }
+  prompt->seed = namespace_seed(request.extra_key, request.cache_salt);
+  const PageKey* parent = prompt->seed ? &*prompt->seed : nullptr;
+  PageKey last;
+  if (!prompt->keys.empty()) {
+    last = prompt->keys.back();
+    parent = &last;
+  }
+  hasher_.extend(parent,
+                 std::span(request.tokens).subspan(prompt->keys.size() * config_.page_size),
+                 prompt->keys);
+  return prompt;
+}
+
+FindResult CacheCore::find(const Prompt& prompt) const {
+  const NodeIndex root = tree_.find_root(prompt.space);
+  return root == kNoNode ? FindResult{} : tree_.find(root, prompt.tokens);
+}
+
+Result<RequestId> CacheCore::open(const PrefixRequest& request, TimePoint now, Plan& plan) {
+  if (request.tokens.empty()) {
+    return Status(StatusCode::invalid_argument, "open_prefix: the prompt has no tokens");
+  }
+  const auto negative = std::find_if(request.tokens.begin(), request.tokens.end(),
+                                     [](TokenId token) { return token < 0; });
+  if (negative != request.tokens.end()) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("open_prefix: token {} at position {} is negative", *negative,
+                              negative - request.tokens.begin()));
+  }
+  const RequestId id = next_request_++;
+  Request& made = requests_[id];
+  made.id = id;
+  made.opened = now;
+  made.prompt = make_prompt(request);
+  made.explanation.id = fmt::format("{}{}", config_.explanation_prefix, id);
+  made.explanation.label = std::string(request.label);
+  made.explanation.prompt_tokens = made.prompt->token_count();
+  ++stats_.requests;
+  stats_.prompt_tokens += made.prompt->token_count();
+  if (!tripped_.ok()) return id;
+
+  const FindResult found = find(*made.prompt);
+  if (found.path.node != kNoNode) tree_.touch(found.path.node);
+  made.hit_pages = std::min(found.host.pages, made.prompt->usable_pages());
+  start_prefetch(made, found, now, plan);
+  return id;
+}
+
+void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePoint now,
+                               Plan& plan) {
+  const std::uint32_t begin = found.host.pages;
+  const std::uint32_t end = request.prompt->usable_pages();
+  if (begin >= end) return;
+  const std::uint32_t span = end - begin;
+  const auto decline = [&](MissReason reason) { request.reasons.push_back({begin, end, reason}); };
+  if (config_.storage == StorageState::none) return decline(MissReason::never_seen);
+  if (config_.storage == StorageState::off) return decline(MissReason::storage_off);
+  switch (choose_prefetch(config_.policy, span * config_.page_size, occupied_pages_,
+                          host_.capacity())) {
+    case PrefetchChoice::below_threshold: return decline(MissReason::below_threshold);
+    case PrefetchChoice::rate_limited: return decline(MissReason::rate_limited);
+    case PrefetchChoice::ask: break;
+  }
+  const NodeIndex root = tree_.root(request.prompt->space);
+  const NodeIndex end_node = found.host.node == kNoNode ? root : tree_.materialize(found.host);
+  const NodeIndex anchor = tree_.deepest_resident(end_node, Tier::host);
+  // Fetched pages can only be hung below pages that are on the host themselves.
+  if (anchor != end_node) return decline(MissReason::pool_full);
+  pin_request(request, tree_.deepest_resident(end_node, Tier::device), anchor);
+  Prefetch prefetch;
+  prefetch.id = next_prefetch_++;
+  prefetch.prompt = request.prompt;
+  prefetch.waiter = request.id;
+  prefetch.first_page = begin;
+  prefetch.span_pages = span;
+  prefetch.anchor = anchor;
+  tree_.pin(anchor, Tier::host);
+  occupied_pages_ += span;
+  ++stats_.prefetch_queries;
+
+  request.prefetch = prefetch.id;
+  request.state = PrefixState::waiting;
+  request.deadline = now + prefetch_timeout(config_.policy, span * config_.page_size, speed_);
+  StorageQueryOp query;
+  add_operation(OpKind::query, query.id).prefetch = prefetch.id;
+  query.keys.assign(request.prompt->keys.begin() + begin, request.prompt->keys.begin() + end);
+  query.deadline = now + storage_call_limit(0);
+  prefetches_.emplace(prefetch.id, std::move(prefetch));
+  plan.ops.emplace_back(std::move(query));
+}
+
+void CacheCore::pin_request(Request& request, NodeIndex device, NodeIndex host) {
+  // New pins first: a path that both hold must not become evictable in between.
+  tree_.pin(device, Tier::device);
+  tree_.pin(host, Tier::host);
+  unpin_request(request);
+  request.device_pin = device;
+  request.host_pin = host;
+}
+
+void CacheCore::unpin_request(Request& request) {
+  if (request.device_pin != kNoNode) tree_.unpin(request.device_pin, Tier::device);
+  if (request.host_pin != kNoNode) tree_.unpin(request.host_pin, Tier::host);
+  request.device_pin = request.host_pin = kNoNode;
+}
+
+void CacheCore::make_ready(Request& request, TimePoint now, Plan& plan) {
+  request.state = PrefixState::ready;
+  request.deadline = kNoDeadline;
+  request.prefetch = 0;
+  request.explanation.storage_wait = now - request.opened;
+  plan.wake = true;
+}
+
+}  // namespace hitide

@@ -1,0 +1,48 @@
+#include "policy/prefetch_policy.h"
+
+#include <algorithm>
+#include <chrono>
+
+namespace hitide {
+namespace {
+constexpr std::uint32_t kNoteTokensMin = 16;
+constexpr double kNewWeight = 0.25;
+
+Duration seconds(double value) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+}  // namespace
+
+void PrefillSpeed::note(std::uint32_t tokens, Duration time) {
+  if (tokens < kNoteTokensMin || time <= Duration::zero()) return;
+  const double measured = tokens / std::chrono::duration<double>(time).count();
+  tokens_per_s_ = known() ? tokens_per_s_ + kNewWeight * (measured - tokens_per_s_) : measured;
+}
+
+Duration PrefillSpeed::predict(std::uint32_t tokens) const {
+  if (!known()) return Duration::max();
+  return seconds(tokens / tokens_per_s_);
+}
+
+Duration prefetch_timeout(const PolicyOptions& policy, std::uint32_t span_tokens,
+                          const PrefillSpeed& speed) {
+  const double formula = policy.prefetch_timeout_base_s +
+                         policy.prefetch_timeout_per_ki_token_s * (span_tokens / 1024.0);
+  const Duration capped = seconds(std::min(formula, policy.prefetch_timeout_max_s));
+  return std::min(capped, speed.predict(span_tokens));
+}
+
+Duration storage_call_limit(std::uint64_t bytes) {
+  constexpr double kBytesPerSecond = 64.0 * 1024 * 1024;
+  return seconds(3.0 + static_cast<double>(bytes) / kBytesPerSecond);
+}
+
+PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,
+                               std::uint64_t occupied_pages, std::uint64_t host_pages) {
+  if (span_tokens < policy.prefetch_threshold_tokens) return PrefetchChoice::below_threshold;
+  const double limit = policy.prefetch_occupancy_max * static_cast<double>(host_pages);
+  if (static_cast<double>(occupied_pages) >= limit) return PrefetchChoice::rate_limited;
+  return PrefetchChoice::ask;
+}
+
+}  // namespace hitide

@@ -1,0 +1,43 @@
+// Prefetch decisions: is storage asked at all, and how long may a request wait for it. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include <hitide/options.h>
+#include <hitide/types.h>
+
+namespace hitide {
+
+// How fast prompts are computed here: an average that follows the last measurements. Starts from a
+// guess where there is one.
+class PrefillSpeed {
+ public:
+  explicit PrefillSpeed(double tokens_per_s_guess) : tokens_per_s_(tokens_per_s_guess) {}
+  // `tokens` computed in `time`; runs of less than 16 tokens say little and are left out.
+  void note(std::uint32_t tokens, Duration time);
+  bool known() const { return tokens_per_s_ > 0.0; }
+  double tokens_per_s() const { return tokens_per_s_; }
+  // Duration::max() while nothing is known.
+  Duration predict(std::uint32_t tokens) const;
+
+ private:
+  double tokens_per_s_;
+};
+
+// min(base + per_ki_token * tokens / 1024, timeout_max, predicted recompute time of the tokens):
+// waiting longer than it takes to compute them again is never worth it.
+Duration prefetch_timeout(const PolicyOptions& policy, std::uint32_t span_tokens,
+                          const PrefillSpeed& speed);
+
+// How long a storage call may take, whoever waits for it: a request's deadline ends its waiting
+// only, and what arrives later is kept for the next request.
+Duration storage_call_limit(std::uint64_t bytes);
+
+enum class PrefetchChoice : std::uint8_t { ask, below_threshold, rate_limited };
+
+// `occupied_pages`: spans of the prefetches under way. A declined prefetch is declined for good; the
+// request never waits for room.
+PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,
+                               std::uint64_t occupied_pages, std::uint64_t host_pages);
+
+}  // namespace hitide

@@ -1,0 +1,111 @@
+// CoreWorld: a deterministic world around CacheCore, without threads. It carries plans out late, in
+// another order and with faults, computes prompts, and knows what every page must hold: the hash of
+// its namespace and of all tokens up to its end. Whatever the core says is in place must equal that.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "cache/cache_core.h"
+
+namespace hitide {
+
+struct WorldFaults {
+  double copy_fails = 0.0;
+  double storage_fails = 0.0;    // per call
+  double page_lost = 0.0;        // per page, between query and read
+  double page_damaged = 0.0;     // per page: data_loss
+  double busy_after = 0.0;       // per storage call: buffers stay busy, and are written to later
+  double duplicate = 0.0;        // a completion comes twice
+};
+
+struct WorldOptions {
+  CoreConfig core;
+  WorldFaults faults;
+  std::uint64_t seed = 1;
+};
+
+class CoreWorld {
+ public:
+  explicit CoreWorld(const WorldOptions& options);
+
+  CacheCore& core() { return core_; }
+  TimePoint now() const { return now_; }
+  Random& random() { return random_; }
+
+  // Opens a request; its tokens are the prompt. Returns its id.
+  RequestId open(const std::vector<TokenId>& prompt, const std::string& salt = "");
+  // admit(); false when there was no room. The prompt is verified and computed by compute().
+  bool admit(RequestId id);
+  // Requires running: verifies every cached page, computes the rest of the prompt and `generated`
+  // more tokens, and commits. False when there was no room to grow.
+  bool compute(RequestId id, std::uint32_t generated);
+  void release(RequestId id);
+  // Drops device and host; storage stays, as over a restart.
+  void flush();
+
+  // Carries out one device command, or nothing.
+  void step_device();
+  // Carries out one storage operation, chosen at random.
+  void step_storage();
+  // Delivers one completion, chosen at random.
+  void deliver();
+  void advance(Duration by);
+  // Until nothing is left to do.
+  void settle();
+
+  // Everything that was ever violated, by content or by the sequence contract; empty is good.
+  const std::vector<std::string>& violations() const { return violations_; }
+  std::size_t stored_pages() const { return storage_.size(); }
+  std::uint32_t device_commands() const { return static_cast<std::uint32_t>(device_queue_.size()); }
+  void forget_storage() { storage_.clear(); }
+
+  // Puts the whole prompt through, alone. Returns the tokens served from (device, host, storage).
+  std::array<std::uint32_t, 3> run(const std::vector<TokenId>& prompt, const std::string& salt = "",
+                                   std::uint32_t generated = 0);
+  Explanation last_explanation() const { return last_explanation_; }
+
+ private:
+  using Content = std::uint64_t;
+  struct Sequence {
+    std::vector<PageId> pages;
+  };
+  struct Scribble {  // a remote side that writes on until `until`
+    std::vector<PageId> pages;
+    TimePoint until;
+  };
+
+  void take(Plan& plan);
+  void violate(std::string what) { violations_.push_back(std::move(what)); }
+  void run_command(const SequenceCommand& command);
+  void run_copy(const CopyOp& copy);
+  void run_storage(const PlanOp& op);
+  void finish_read(const StorageReadOp& read);
+  void complete(Completion completion);
+  bool in_some_sequence(PageId page, std::uint32_t position) const;
+  Content truth(RequestId id, const std::vector<TokenId>& tokens, std::uint32_t page) const;
+  void verify_explanation(RequestId id, const std::vector<TokenId>& prompt);
+
+  WorldOptions options_;
+  Random random_;
+  CacheCore core_;
+  TimePoint now_{std::chrono::seconds(1)};
+  std::map<RequestId, std::vector<TokenId>> prompts_;
+  std::map<RequestId, std::string> salts_;
+  std::deque<PlanOp> device_queue_;   // in order
+  std::vector<PlanOp> storage_queue_;  // in any order
+  std::vector<Completion> completions_;
+  std::vector<Scribble> scribbles_;
+  std::map<std::uint32_t, Content> device_;  // by page index
+  std::map<std::uint32_t, Content> host_;
+  std::map<PageKey, Content> storage_;
+  std::map<std::int32_t, Sequence> sequences_;
+  std::vector<std::string> violations_;
+  Explanation last_explanation_;
+};
+
+}  // namespace hitide
