@@ -241,9 +241,11 @@ std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
 
 void TransferEngine::carry_out(Job& job, const Running& running) {
   const TimePoint started = clock_.now();
+  std::size_t done = 0;
   try {
-    move_pages(job, running);
-  } catch (...) {  // pages without an answer stay internal
+    move_pages(job, running, done);
+  } catch (...) {  // whatever the call that threw has said of its pages is worth nothing
+    fill_from(job.answer.pages, done, StatusCode::internal);
     cells(running.lane).exceptions.add();
     log_limited(LogLevel::error, "transfer_exception", kLogInterval,
                 {{"lane", to_string(running.lane)}, {"op", running.id}});
@@ -252,7 +254,7 @@ void TransferEngine::carry_out(Job& job, const Running& running) {
   answer(running.lane, std::move(job.answer));
 }
 
-void TransferEngine::move_pages(Job& job, const Running& running) {
+void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& done) {
   std::vector<StatusCode>& codes = job.answer.pages;
   const TimePoint deadline = std::visit(
       [](const auto& op) {
@@ -266,23 +268,24 @@ void TransferEngine::move_pages(Job& job, const Running& running) {
   // A query goes in one call: the page store splits it, and holds no buffers meanwhile.
   const std::size_t step =
       running.lane == TransferLane::query ? codes.size() : options_.batch_pages;
-  for (std::size_t first = 0; first < codes.size(); first += step) {
+  while (done < codes.size()) {
     if (interrupted(running)) {
       cells(running.lane).cancelled.add();
-      fill_from(codes, first, StatusCode::cancelled);
+      fill_from(codes, done, StatusCode::cancelled);
       return;
     }
     const TimePoint now = clock_.now();
     if (deadline <= now) {
       cells(running.lane).expired.add();
-      fill_from(codes, first, StatusCode::deadline_exceeded);
+      fill_from(codes, done, StatusCode::deadline_exceeded);
       return;
     }
-    const std::size_t count = std::min(step, codes.size() - first);
+    const std::size_t count = std::min(step, codes.size() - done);
     const StatusCode rest =
-        call_store(job, first, count, std::min(deadline, now + options_.call_time_max));
+        call_store(job, done, count, std::min(deadline, now + options_.call_time_max));
+    done += count;
     if (rest != StatusCode::ok) {
-      fill_from(codes, first + count, rest);
+      fill_from(codes, done, rest);
       return;
     }
   }

@@ -127,7 +127,8 @@ class TransferEngine {
   bool take(bool queries, Job& job, Running& running);
   std::optional<TransferLane> next_lane(bool queries) const;
   void carry_out(Job& job, const Running& running);
-  void move_pages(Job& job, const Running& running);
+  // done: pages whose call has returned.
+  void move_pages(Job& job, const Running& running, std::size_t& done);
   // Moves `count` pages from `first` on. The code that all later pages would get too, or ok.
   StatusCode call_store(Job& job, std::size_t first, std::size_t count, TimePoint deadline);
   bool interrupted(const Running& running) const;
