@@ -1,0 +1,139 @@
+#include <hitide/cache.h>
+
+#include "base/log.h"
+#include "runtime/cache_impl.h"
+#include "storage/registry.h"
+
+namespace hitide {
+namespace {
+
+constexpr Duration kCloseTime = std::chrono::seconds(5);
+
+StorageSetup open_storage(const StorageOptions& options) {
+  StorageSetup setup;
+  setup.backend = options.backend;
+  if (options.backend == "none") return setup;
+  setup.state = StorageState::off;
+  Result<std::unique_ptr<ObjectStore>> store = open_object_store(options);
+  if (!store.ok()) {
+    setup.detail = store.status().to_string();
+    log_warning("storage_off", {{"backend", options.backend},
+                                {"reason", setup.detail},
+                                {"effect", "device and host go on without storage"}});
+    return setup;
+  }
+  setup.store = std::move(store).value();
+  setup.detail = options.path;
+  return setup;
+}
+
+Status empty_handle(std::string_view call) {
+  return Status(StatusCode::failed_precondition, std::string(call) + ": the handle is empty");
+}
+
+}  // namespace
+
+Cache::Cache(std::shared_ptr<CacheImpl> impl) : impl_(std::move(impl)) {}
+
+Cache::~Cache() {
+  const Status status = close(std::chrono::steady_clock::now() + kCloseTime);
+  if (!status.ok()) log_warning("cache_close", {{"status", status.to_string()}});
+}
+
+Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
+                                           Device& device, std::function<void()> notify) {
+  HITIDE_RETURN_IF_ERROR(validate(options));
+  HITIDE_ASSIGN_OR_RETURN(std::shared_ptr<CacheImpl> impl,
+                          CacheImpl::open(options, model, device, open_storage(options.storage),
+                                          std::move(notify)));
+  return std::unique_ptr<Cache>(new Cache(std::move(impl)));
+}
+
+Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
+                                           Device& device, std::unique_ptr<ObjectStore> store,
+                                           std::function<void()> notify) {
+  StorageSetup setup;
+  if (store) {
+    setup.backend = store->capabilities().name;
+    setup.state = StorageState::off;  // on once its lanes run
+    setup.store = std::move(store);
+  }
+  HITIDE_ASSIGN_OR_RETURN(
+      std::shared_ptr<CacheImpl> impl,
+      CacheImpl::open(options, model, device, std::move(setup), std::move(notify)));
+  return std::unique_ptr<Cache>(new Cache(std::move(impl)));
+}
+
+Result<PrefixHandle> Cache::open_prefix(const PrefixRequest& request) {
+  return impl_->open_prefix(request);
+}
+void Cache::note_prefill(std::uint32_t tokens, Duration time) { impl_->note_prefill(tokens, time); }
+Status Cache::flush() { return impl_->flush(); }
+CacheStats Cache::stats() const { return impl_->stats(); }
+Result<Explanation> Cache::explain(std::string_view id) const { return impl_->explain(id); }
+Status Cache::check() const { return impl_->check(); }
+Status Cache::close(TimePoint deadline) { return impl_->close(deadline); }
+
+PrefixHandle::PrefixHandle(std::shared_ptr<CacheImpl> cache, std::uint64_t request)
+    : cache_(std::move(cache)), request_(request) {}
+
+PrefixHandle::PrefixHandle(PrefixHandle&& other) noexcept
+    : cache_(std::move(other.cache_)), request_(other.request_) {
+  other.cache_.reset();
+}
+
+PrefixHandle& PrefixHandle::operator=(PrefixHandle&& other) noexcept {
+  if (this != &other) {
+    release();
+    cache_ = std::move(other.cache_);
+    request_ = other.request_;
+    other.cache_.reset();
+  }
+  return *this;
+}
+
+PrefixHandle::~PrefixHandle() { release(); }
+
+PrefixState PrefixHandle::state() const {
+  return cache_ ? cache_->state(request_) : PrefixState::closed;
+}
+
+std::uint32_t PrefixHandle::cached_tokens() const {
+  return cache_ ? cache_->cached_tokens(request_) : 0;
+}
+
+std::vector<PageId> PrefixHandle::pages() const {
+  return cache_ ? cache_->pages(request_) : std::vector<PageId>();
+}
+
+std::string PrefixHandle::explanation_id() const {
+  return cache_ ? cache_->explanation_id(request_) : std::string();
+}
+
+Result<Admission> PrefixHandle::admit() {
+  return cache_ ? cache_->admit(request_) : Result<Admission>(empty_handle("admit"));
+}
+
+Result<std::vector<PageId>> PrefixHandle::reserve(std::uint32_t total_tokens) {
+  return cache_ ? cache_->reserve(request_, total_tokens)
+                : Result<std::vector<PageId>>(empty_handle("reserve"));
+}
+
+Status PrefixHandle::commit(std::span<const TokenId> tokens) {
+  return cache_ ? cache_->commit(request_, tokens) : empty_handle("commit");
+}
+
+Status PrefixHandle::finish(std::span<const TokenId> tokens) {
+  if (!cache_) return empty_handle("finish");
+  Status status = cache_->commit(request_, tokens);
+  release();
+  return status;
+}
+
+void PrefixHandle::release() {
+  if (!cache_) return;
+  cache_->release(request_);
+  cache_.reset();
+}
+
+}  // namespace hitide

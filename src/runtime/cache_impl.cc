@@ -1,0 +1,361 @@
+#include "runtime/cache_impl.h"
+
+#include <exception>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "base/log.h"
+#include "pool/host_size.h"
+#include "transfer/copy_map.h"
+
+namespace hitide {
+namespace {
+
+constexpr Duration kLaneGrace = std::chrono::seconds(2);
+#ifdef HITIDE_DEBUG_CHECKS
+constexpr std::size_t kCompletionsPerCheck = 256;
+#endif
+
+Status closed_status(std::string_view call) {
+  return Status(StatusCode::failed_precondition, fmt::format("{}: the cache is closed", call));
+}
+
+Status fits(const ModelSpec& model, const DeviceGeometry& geometry) {
+  HITIDE_RETURN_IF_ERROR(validate(model));
+  if (model.pools.size() != 1 || model.anchor().kind == PoolKind::logical) {
+    return Status(StatusCode::unimplemented,
+                  fmt::format("model: {} pools; this version caches models with one pool that has "
+                              "bytes", model.pools.size()));
+  }
+  if (geometry.page_count == 0 || geometry.page_size != model.page_size() ||
+      geometry.page_bytes != model.anchor().page_bytes) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("device: {} pages of {} tokens and {} bytes do not fit the model's "
+                              "{} tokens and {} bytes", geometry.page_count, geometry.page_size,
+                              geometry.page_bytes, model.page_size(),
+                              model.anchor().page_bytes));
+  }
+  return {};
+}
+
+std::string explanation_prefix() {
+  // The start time keeps ids of two runs apart.
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return fmt::format("{:x}-", std::chrono::duration_cast<std::chrono::milliseconds>(since).count());
+}
+
+}  // namespace
+
+CacheImpl::CacheImpl(const CacheOptions&, const ModelSpec&, Device& device,
+                     std::function<void()> notify)
+    : device_(device), notify_(std::move(notify)) {}
+
+Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
+                                                   const ModelSpec& model, Device& device,
+                                                   StorageSetup storage,
+                                                   std::function<void()> notify) {
+  HITIDE_RETURN_IF_ERROR(validate(options));
+  HITIDE_RETURN_IF_ERROR(fits(model, device.geometry()));
+  std::shared_ptr<CacheImpl> impl(new CacheImpl(options, model, device, std::move(notify)));
+  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(storage)));
+  return impl;
+}
+
+Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model,
+                        StorageSetup storage) {
+  HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
+  const PageLayout layout = page_layout(model.anchor());
+  HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(options.host, layout, memory));
+  HITIDE_ASSIGN_OR_RETURN(host_pool_, HostPool::create(model.anchor(), size.page_count));
+  const StorageState wanted = storage.state;
+  HITIDE_RETURN_IF_ERROR(start_storage(options, model, std::move(storage)));
+
+  const DeviceGeometry geometry = device_.geometry();
+  CoreConfig config;
+  config.page_size = model.page_size();
+  config.device_pages = geometry.page_count;
+  config.device_sequences = geometry.sequence_count;
+  config.host_pages = size.page_count;
+  config.page_bytes = layout.object_bytes();
+  config.storage = transfer_ ? StorageState::on
+                   : wanted == StorageState::none ? StorageState::none
+                                                  : StorageState::off;
+  config.policy = options.policy;
+  config.explanations_kept = options.explanations_kept;
+  config.prefill_tokens_per_s = options.prefill_tokens_per_s;
+  config.explanation_prefix = explanation_prefix();
+  core_ = std::make_unique<CacheCore>(config);
+  if (HostPool::kChecksFreePages) {
+    HITIDE_RETURN_IF_ERROR(core_->observe_host_pages(host_pool_.get()));
+  }
+  HITIDE_RETURN_IF_ERROR(device_.attach(this));
+  core_thread_ = std::thread([this] { run_core(); });
+  return {};
+}
+
+// A store that cannot be used costs L3, never the start.
+Status CacheImpl::start_storage(const CacheOptions& options, const ModelSpec& model,
+                                StorageSetup storage) {
+  storage_backend_ = storage.backend;
+  storage_detail_ = storage.detail;
+  if (!storage.store) return {};
+  store_ = std::move(storage.store);
+  page_store_ = std::make_unique<PageStore>(*store_, model);
+  TransferOptions lanes;
+  lanes.threads = options.storage.threads;
+  lanes.batch_pages = options.policy.storage_batch_pages;
+  Status status;
+  for (const HostMemory::Segment& segment : host_pool_->segments()) {
+    status = page_store_->register_memory(segment.bytes);
+    if (!status.ok()) break;
+  }
+  if (status.ok()) {
+    auto started = TransferEngine::start(
+        *page_store_, *host_pool_, lanes,
+        [this](Completion completion) { completions_.post(std::move(completion)); });
+    if (started.ok()) {
+      transfer_ = std::move(started).value();
+      return {};
+    }
+    status = started.status();
+  }
+  log_warning("storage_off", {{"backend", storage_backend_}, {"reason", status.to_string()}});
+  storage_detail_ = status.to_string();
+  return {};
+}
+
+CacheImpl::~CacheImpl() {
+  const Status status = close(clock_.now());
+  if (!status.ok()) log_warning("cache_close", {{"status", status.to_string()}});
+}
+
+void CacheImpl::post(CopyCompletion completion) {
+  completions_.post(map_completion(std::move(completion), *host_pool_));
+}
+
+void CacheImpl::dispatch_copy(const CopyOp& copy) {
+  Result<CopyBatch> batch = map_copy(copy, *host_pool_);
+  if (batch.ok()) return device_.submit(std::move(batch).value());
+  log_error("copy_map_failed", {{"status", batch.status().to_string()}});
+  Completion completion;
+  completion.id = copy.id;
+  completion.pages.assign(copy.pages.size(), StatusCode::internal);
+  completions_.post(std::move(completion));
+}
+
+void CacheImpl::dispatch(Plan& plan) {
+  for (PlanOp& op : plan.ops) {
+    if (auto* copy = std::get_if<CopyOp>(&op)) {
+      dispatch_copy(*copy);
+    } else if (auto* command = std::get_if<SequenceCommand>(&op)) {
+      device_.submit(std::move(*command));
+    } else if (auto* agree = std::get_if<AgreeOp>(&op)) {
+      ranks_.agree(std::move(*agree), [this](Completion completion) {
+        completions_.post(std::move(completion));
+      });
+    } else if (auto* query = std::get_if<StorageQueryOp>(&op)) {
+      transfer_->submit(std::move(*query));
+    } else if (auto* read = std::get_if<StorageReadOp>(&op)) {
+      transfer_->submit(std::move(*read));
+    } else if (auto* write = std::get_if<StorageWriteOp>(&op)) {
+      transfer_->submit(std::move(*write));
+    }
+  }
+  if (plan.wake) {
+    notify_pending_ = true;
+    completions_.wake();
+  }
+  report_trip();
+}
+
+void CacheImpl::report_trip() {
+  if (trip_reported_ || core_->tripped().ok()) return;
+  trip_reported_ = true;
+  log_error("cache_bypass", {{"reason", core_->tripped().to_string()},
+                             {"effect", "every prompt misses and nothing is kept"}});
+}
+
+template <typename Step>
+auto CacheImpl::with_core(const Step& step) -> decltype(step(std::declval<CacheCore&>(),
+                                                             std::declval<Plan&>())) {
+  const std::lock_guard lock(mutex_);
+  const TimePoint before = core_->next_deadline();
+  Plan plan;
+  auto result = step(*core_, plan);
+  dispatch(plan);
+  if (core_->next_deadline() < before) completions_.wake();
+  return result;
+}
+
+void CacheImpl::run_core() {
+  std::deque<Completion> arrived;
+  while (true) {
+    TimePoint deadline;
+    {
+      const std::lock_guard lock(mutex_);
+      deadline = core_->next_deadline();
+    }
+    completions_.take(arrived, deadline);
+    const bool last = completions_.closed();
+    try {
+      take_completions(arrived);
+    } catch (const std::exception& error) {
+      log_error("core_thread", {{"exception", error.what()}});
+    } catch (...) {
+      log_error("core_thread", {{"exception", "unknown"}});
+    }
+    bool tell = false;
+    {
+      const std::lock_guard lock(mutex_);
+      std::swap(tell, notify_pending_);
+    }
+    if (tell && notify_) notify_();
+    if (last && arrived.empty()) return;
+  }
+}
+
+void CacheImpl::take_completions(const std::deque<Completion>& completions) {
+  const std::lock_guard lock(mutex_);
+  Plan plan;
+  const TimePoint now = clock_.now();
+  for (const Completion& completion : completions) core_->on_completion(completion, now, plan);
+  core_->tick(now, plan);
+  dispatch(plan);
+#ifdef HITIDE_DEBUG_CHECKS
+  checked_ += completions.size();
+  if (checked_ >= kCompletionsPerCheck) {
+    checked_ = 0;
+    const Status status = core_->check();
+    HITIDE_CHECK(status.ok(), status.to_string());
+  }
+#endif
+  if (core_->operations_in_flight() == 0) idle_.notify_all();
+}
+
+Result<PrefixHandle> CacheImpl::open_prefix(const PrefixRequest& request) {
+  Result<RequestId> id = with_core([&](CacheCore& core, Plan& plan) -> Result<RequestId> {
+    if (closed_) return closed_status("open_prefix");
+    return core.open(request, clock_.now(), plan);
+  });
+  if (!id.ok()) return id.status();
+  return PrefixHandle(shared_from_this(), *id);
+}
+
+Result<Admission> CacheImpl::admit(RequestId id) {
+  return with_core([&](CacheCore& core, Plan& plan) -> Result<Admission> {
+    if (closed_) return closed_status("admit");
+    return core.admit(id, clock_.now(), plan);
+  });
+}
+
+Result<std::vector<PageId>> CacheImpl::reserve(RequestId id, std::uint32_t total_tokens) {
+  return with_core([&](CacheCore& core, Plan& plan) -> Result<std::vector<PageId>> {
+    if (closed_) return closed_status("reserve");
+    return core.reserve(id, total_tokens, clock_.now(), plan);
+  });
+}
+
+Status CacheImpl::commit(RequestId id, std::span<const TokenId> tokens) {
+  return with_core([&](CacheCore& core, Plan& plan) -> Status {
+    if (closed_) return closed_status("commit");
+    return core.commit(id, tokens, clock_.now(), plan);
+  });
+}
+
+void CacheImpl::release(RequestId id) {
+  with_core([&](CacheCore& core, Plan& plan) {
+    core.release(id, clock_.now(), plan);
+    return 0;
+  });
+}
+
+PrefixState CacheImpl::state(RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  return closed_ ? PrefixState::closed : core_->state(id);
+}
+
+std::uint32_t CacheImpl::cached_tokens(RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->cached_tokens(id);
+}
+
+std::vector<PageId> CacheImpl::pages(RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->pages(id);
+}
+
+std::string CacheImpl::explanation_id(RequestId id) const {
+  const std::lock_guard lock(mutex_);
+  return core_->explanation_id(id);
+}
+
+void CacheImpl::note_prefill(std::uint32_t tokens, Duration time) {
+  const std::lock_guard lock(mutex_);
+  core_->note_prefill(tokens, time);
+}
+
+Status CacheImpl::flush() {
+  return with_core([&](CacheCore& core, Plan& plan) -> Status {
+    if (closed_) return closed_status("flush");
+    core.flush(clock_.now(), plan);
+    return ok_status();
+  });
+}
+
+CacheStats CacheImpl::stats() const {
+  CacheStats stats;
+  {
+    const std::lock_guard lock(mutex_);
+    core_->fill_stats(stats);
+  }
+  stats.storage_backend = transfer_ ? storage_backend_ : "none";
+  stats.storage_detail = storage_detail_;
+  if (store_) stats.storage = store_->stats();
+  return stats;
+}
+
+Result<Explanation> CacheImpl::explain(std::string_view id) const {
+  const std::lock_guard lock(mutex_);
+  const Explanation* found = core_->explain(id);
+  if (found != nullptr) return *found;
+  return Status(StatusCode::not_found,
+                fmt::format("explain: no explanation '{}'; only the last ones are kept", id));
+}
+
+Status CacheImpl::check() const {
+  const std::lock_guard lock(mutex_);
+  return core_->check();
+}
+
+Status CacheImpl::close(TimePoint deadline) {
+  const std::lock_guard close_lock(close_mutex_);
+  if (close_done_) return close_status_;
+  close_done_ = true;
+  {
+    std::unique_lock lock(mutex_);
+    closed_ = true;
+    if (!core_thread_.joinable()) return close_status_;  // never started
+    // Backups go on: the device carries out its commands until it is detached.
+    const auto idle = [this] { return core_->operations_in_flight() == 0; };
+    if (!idle_.wait_until(lock, deadline, idle)) {
+      close_status_ = Status(StatusCode::deadline_exceeded,
+                             fmt::format("close: {} operations were still under way and have been "
+                                         "cancelled", core_->operations_in_flight()));
+    }
+  }
+  device_.detach();
+  if (transfer_) {
+    const Status status = transfer_->stop(std::max(deadline, clock_.now() + kLaneGrace));
+    if (close_status_.ok()) close_status_ = status;
+  }
+  completions_.close();
+  core_thread_.join();
+  if (store_) {
+    const Status status = store_->close(std::max(deadline, clock_.now() + kLaneGrace));
+    if (close_status_.ok()) close_status_ = status;
+  }
+  return close_status_;
+}
+
+}  // namespace hitide
