@@ -70,8 +70,9 @@ bool peer_gone(int fd) {
   return (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
 }
 
-void stop_reading_connections(int local_port) {
+void stop_reading_connections(int local_port, const std::set<int>& spared) {
   visit_descriptors([&](int fd) {
+    if (spared.count(fd) != 0) return false;
     if (endpoint_of(fd, getpeername).port >= 0 && endpoint_of(fd, getsockname).port == local_port) {
       shutdown(fd, SHUT_RD);
     }

@@ -3,6 +3,7 @@
 // addresses.
 #pragma once
 
+#include <set>
 #include <string>
 
 namespace hitide {
@@ -14,8 +15,8 @@ int find_connection(const std::string& peer_address, int peer_port, int local_po
 // Whether the peer has closed, or is gone. False for fd < 0.
 bool peer_gone(int fd);
 
-// Ends the reading side of all connections to local_port, so that threads that wait for a next
-// request go on; what is being sent is not touched.
-void stop_reading_connections(int local_port);
+// Ends the reading side of the connections to local_port that are not in `spared`, so that threads
+// that wait for a next request on them go on.
+void stop_reading_connections(int local_port, const std::set<int>& spared);
 
 }  // namespace hitide

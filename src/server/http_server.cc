@@ -4,6 +4,8 @@
 #include <array>
 #include <atomic>
 #include <future>
+#include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -21,13 +23,10 @@
 namespace hitide {
 namespace {
 
-constexpr std::size_t kBodyBytesMax = 16u << 20;
-constexpr std::size_t kBodyBytesDrained = 64u << 20;  // of a body that is refused
-constexpr std::size_t kSpareThreads = 32;             // beside those that wait for the engine
+constexpr std::size_t kDrainedBodies = 4;  // so many times the largest body is read and dropped
+constexpr std::size_t kSpareThreads = 32;  // beside those that wait for the engine
 constexpr std::size_t kWaitingConnectionsMax = 128;
 constexpr int kListenBacklog = 256;
-constexpr int kReadTimeoutSeconds = 10;
-constexpr int kWriteTimeoutSeconds = 30;
 constexpr int kKeepAliveSeconds = 5;
 constexpr std::size_t kKeepAliveRequestsMax = 10'000;
 
@@ -60,6 +59,10 @@ class PoolAdapter final : public httplib::TaskQueue {
  private:
   WorkerPool pool_;
 };
+
+// The socket of the request that this thread answers; the library calls the handlers of one request
+// on one thread.
+thread_local int request_fd = -1;
 
 ApiError server_error(int status, std::string code, std::string message) {
   ApiError error;
@@ -133,6 +136,7 @@ bool has_body(const httplib::Request& request) {
 
 struct HttpServer::Impl {
   ServerOptions options;
+  HttpLimits limits;
   std::size_t requests_max = 0;
   int port = 0;
   int listen_fd = -1;
@@ -143,16 +147,19 @@ struct HttpServer::Impl {
   std::atomic<bool> stopping{false};
   std::atomic<Engine*> engine{nullptr};
   std::unique_ptr<OpenAiApi> api;  // set before `engine` is, read after it was seen
+  std::mutex busy_mutex;
+  std::set<int> busy;  // guarded by busy_mutex; sockets with a request that is being answered
 
   void set_up();
   void install_handlers();
+  void note_busy(const httplib::Request& request);
+  void note_idle();
   Status take_port();
   void run();
   bool authorized(const httplib::Request& request) const;
   // `body`: nullptr for requests without one.
-  Reply route(const httplib::Request& request, const std::string* body, std::string& route_name);
   Reply dispatch(const httplib::Request& request, const std::string* body, std::string& route_name);
-  Reply generate(ApiKind kind, const httplib::Request& request, const std::string* body);
+  Reply generate(ApiKind kind, const std::string& body);
   Reply engine_reply(const std::string& path, Engine& ready);
   void answer(const httplib::Request& request, httplib::Response& response,
               const std::string* body);
@@ -168,21 +175,24 @@ void HttpServer::Impl::set_up() {
     listen_fd = fd;
   });
   server.set_tcp_nodelay(true);
-  server.set_read_timeout(kReadTimeoutSeconds);
-  server.set_write_timeout(kWriteTimeoutSeconds);
+  server.set_read_timeout(limits.read_timeout_s);
+  server.set_write_timeout(limits.write_timeout_s);
   server.set_keep_alive_timeout(kKeepAliveSeconds);
   server.set_keep_alive_max_count(kKeepAliveRequestsMax);
-  server.set_payload_max_length(kBodyBytesDrained);
+  server.set_payload_max_length(limits.body_bytes_max * kDrainedBodies);
   install_handlers();
 }
 
 void HttpServer::Impl::install_handlers() {
   // Everything without a body is answered here, before the library looks for a pattern.
   server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& reply) {
+    note_busy(request);
     if (has_body(request)) return httplib::Server::HandlerResponse::Unhandled;
     answer(request, reply, nullptr);
     return httplib::Server::HandlerResponse::Handled;
   });
+  // Called when the answer is out.
+  server.set_logger([this](const httplib::Request&, const httplib::Response&) { note_idle(); });
   // Bodies are read by us, so that their size is bounded whatever their encoding, and to their end,
   // so that the next request on the connection is found.
   const auto with_body = [this](const httplib::Request& request, httplib::Response& reply,
@@ -210,6 +220,17 @@ void HttpServer::Impl::install_handlers() {
         reply.set_content(error_json(server_error(500, "internal", "the request failed here")),
                           "application/json");
       });
+}
+
+void HttpServer::Impl::note_busy(const httplib::Request& request) {
+  request_fd = find_connection(request.remote_addr, request.remote_port, port);
+  const std::lock_guard lock(busy_mutex);
+  busy.insert(request_fd);
+}
+
+void HttpServer::Impl::note_idle() {
+  const std::lock_guard lock(busy_mutex);
+  busy.erase(request_fd);
 }
 
 Status HttpServer::Impl::take_port() {
@@ -257,10 +278,8 @@ bool HttpServer::Impl::authorized(const httplib::Request& request) const {
   return equal_secrets(std::string_view(header).substr(kBearer.size()), options.api_key);
 }
 
-Reply HttpServer::Impl::generate(ApiKind kind, const httplib::Request& request,
-                                 const std::string* body) {
-  const int fd = find_connection(request.remote_addr, request.remote_port, port);
-  return api->answer(kind, *body, [fd] { return peer_gone(fd); });
+Reply HttpServer::Impl::generate(ApiKind kind, const std::string& body) {
+  return api->answer(kind, body, [fd = request_fd] { return peer_gone(fd); });
 }
 
 // For the paths that ask an engine and have no body.
@@ -316,8 +335,8 @@ Reply HttpServer::Impl::dispatch(const httplib::Request& request, const std::str
   if (ready == nullptr) {
     return error_reply(server_error(503, "loading", "the model is being loaded"));
   }
-  if (path == "/v1/chat/completions") return generate(ApiKind::chat, request, body);
-  if (path == "/v1/completions") return generate(ApiKind::completion, request, body);
+  if (path == "/v1/chat/completions") return generate(ApiKind::chat, *body);
+  if (path == "/v1/completions") return generate(ApiKind::completion, *body);
   return engine_reply(path, *ready);
 }
 
@@ -343,12 +362,13 @@ void HttpServer::Impl::answer_with_body(const httplib::Request& request,
   std::size_t bytes = 0;
   const bool whole = reader([&](const char* data, std::size_t length) {
     bytes += length;
-    if (bytes <= kBodyBytesMax) body.append(data, length);
-    return bytes <= kBodyBytesDrained;
+    if (bytes <= limits.body_bytes_max) body.append(data, length);
+    return bytes <= limits.body_bytes_max * kDrainedBodies;
   });
-  if (bytes > kBodyBytesMax || response.status == 413) {
-    const Reply reply = error_reply(client_error(
-        413, "body_too_large", fmt::format("the body is larger than {} bytes", kBodyBytesMax)));
+  if (bytes > limits.body_bytes_max || response.status == 413) {
+    const Reply reply = error_reply(
+        client_error(413, "body_too_large",
+                     fmt::format("the body is larger than {} bytes", limits.body_bytes_max)));
     counts.count("other", reply.status);
     return apply(reply, response);
   }
@@ -365,8 +385,10 @@ void HttpServer::Impl::answer_with_body(const httplib::Request& request,
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const ServerOptions& options,
-                                                     std::uint32_t running_requests_max) {
+                                                     std::uint32_t running_requests_max,
+                                                     const HttpLimits& limits) {
   auto impl = std::make_unique<Impl>();
+  impl->limits = limits;
   impl->options = options;
   impl->requests_max = std::size_t(options.queue_max) + running_requests_max;
   impl->set_up();
@@ -407,7 +429,9 @@ void HttpServer::set_engine(Engine& engine) {
 void HttpServer::begin_stop() {
   if (impl_->stopping.exchange(true)) return;
   impl_->server.stop();
-  stop_reading_connections(impl_->port);
+  // Those that are answering finish first: the library sends nothing to a socket it cannot read.
+  const std::lock_guard lock(impl_->busy_mutex);
+  stop_reading_connections(impl_->port, impl_->busy);
 }
 
 void HttpServer::stop() {

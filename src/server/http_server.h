@@ -17,11 +17,18 @@
 
 namespace hitide {
 
+struct HttpLimits {
+  std::uint64_t body_bytes_max = 16u << 20;  // larger ones get 413
+  std::uint32_t read_timeout_s = 10;         // between two pieces of a request
+  std::uint32_t write_timeout_s = 30;        // for a client that does not read
+};
+
 class HttpServer {
  public:
   // Takes the port. unavailable: it is in use or the address is not ours.
   static Result<std::unique_ptr<HttpServer>> bind(const ServerOptions& options,
-                                                  std::uint32_t running_requests_max);
+                                                  std::uint32_t running_requests_max,
+                                                  const HttpLimits& limits = {});
   ~HttpServer();  // stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
