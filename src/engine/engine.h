@@ -20,8 +20,8 @@ namespace hitide {
 class MetricsText;
 
 struct SamplingOptions {
-  float temperature = 1.0f;   // <= 0: greedy
-  std::int32_t top_k = 0;     // <= 0: off
+  float temperature = 1.0f;  // <= 0: greedy
+  std::int32_t top_k = 0;    // <= 0: off
   float top_p = 1.0f;
   float min_p = 0.0f;
   std::optional<std::uint32_t> seed;  // none: drawn
@@ -33,28 +33,28 @@ struct ChatMessage {
 };
 
 struct GenerationRequest {
-  std::vector<TokenId> prompt;           // [n], n >= 1
-  std::uint32_t tokens_max = 0;          // 0: up to the context
+  std::vector<TokenId> prompt;   // [n], n >= 1
+  std::uint32_t tokens_max = 0;  // 0: up to the context
   SamplingOptions sampling;
-  std::vector<std::string> stop;         // text that ends the generation; not part of the output
+  std::vector<std::string> stop;  // text that ends the generation; not part of the output
   bool ignore_eos = false;
   bool return_logits = false;            // tests: last-token logits of every step in the result
   std::optional<std::string> extra_key;  // adapter namespace
   std::optional<std::string> cache_salt;
-  std::string label;                     // for the explanation and the log
+  std::string label;  // for the explanation and the log
 };
 
 enum class FinishReason : std::uint8_t { stop, length, cancelled, failed };
 
 struct GenerationResult {
   FinishReason finish = FinishReason::stop;
-  Status status;                         // why, when failed
+  Status status;  // why, when failed
   std::uint32_t prompt_tokens = 0;
-  std::vector<TokenId> tokens;           // generated, without the end-of-text token
+  std::vector<TokenId> tokens;  // generated, without the end-of-text token
   std::uint32_t cached_tokens = 0;
   std::uint32_t cached_device = 0, cached_host = 0, cached_storage = 0;
   std::string explanation_id;
-  Duration saved{};                      // predicted recompute time less the waits
+  Duration saved{};  // predicted recompute time less the waits
   Duration queue_time{}, first_token_time{}, total_time{};
   std::vector<std::vector<float>> logits;
 };
@@ -71,15 +71,15 @@ class GenerationSink {
 };
 
 struct EngineInfo {
-  std::string model_name;        // stem of the file
+  std::string model_name;  // stem of the file
   std::string model_description;
   std::uint32_t context_length = 0;
   std::uint32_t page_size = 0;
   std::string kv_cache_dtype;
-  bool exact = false;            // texts are bit-identical with and without the cache
-  std::string exact_detail;      // why, or why not
+  bool exact = false;        // texts are bit-identical with and without the cache
+  std::string exact_detail;  // why, or why not
   bool cache_on = false;
-  std::string cache_detail;      // why off
+  std::string cache_detail;  // why off
   std::string storage_backend;
 };
 

@@ -1,5 +1,6 @@
 #include "engine/llama/llama_model.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <mutex>
 #include <string_view>
@@ -110,6 +111,7 @@ Result<ModelFacts> read_model_facts(const std::string& path) {
   facts.sliding_window = number_value(file.get(), arch + ".attention.sliding_window");
   facts.key_dim = number_value(file.get(), arch + ".attention.key_length");
   facts.value_dim = number_value(file.get(), arch + ".attention.value_length");
+  facts.split_files = std::max(1u, number_value(file.get(), "split.count"));
   const std::uint32_t heads = number_value(file.get(), arch + ".attention.head_count");
   const std::uint32_t width = number_value(file.get(), arch + ".embedding_length");
   if (facts.key_dim == 0 && heads > 0) facts.key_dim = width / heads;

@@ -10,6 +10,7 @@
 #include <string>
 
 #include <hitide/result.h>
+#include <hitide/types.h>
 
 struct llama_context;
 struct llama_model;
@@ -38,6 +39,7 @@ struct ModelFacts {
   std::uint32_t sliding_window = 0;  // tokens; 0: none
   std::uint32_t key_dim = 0;         // per head
   std::uint32_t value_dim = 0;
+  std::uint32_t split_files = 1;  // that make up the model
 };
 
 // not_found, failed_precondition or unavailable when the file cannot be opened; invalid_argument
