@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string_view>
 
@@ -59,7 +60,11 @@ CallOutcome for_each_item(CallGate& gate, std::string_view call, std::span<ItemR
     if (options.deadline != kNoDeadline && SystemClock::instance().now() >= options.deadline) {
       return refuse_call(out.subspan(i), StatusCode::deadline_exceeded, call);
     }
-    out[i] = one(i);
+    try {
+      out[i] = one(i);
+    } catch (const std::bad_alloc&) {
+      out[i] = {.code = StatusCode::resource_exhausted};
+    }
   }
   return {};
 }

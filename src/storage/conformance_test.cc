@@ -1,8 +1,10 @@
 // Runs the conformance suite over every backend of this layer.
+#include "storage/file/file_store.h"
 #include "storage/memory/memory_store.h"
 #include "storage/null/null_store.h"
 #include "tests/conformance/object_store_suite.h"  // tidy: allow-include the suite is shared
 #include "tests/support/fault_store.h"
+#include "tests/support/temp_directory.h"
 
 namespace hitide {
 namespace {
@@ -21,11 +23,24 @@ StoreUnderTest open_fault() {
           .store = std::make_unique<FaultStore>(std::make_unique<MemoryStore>(16u << 20))};
 }
 
+StoreUnderTest open_file() {
+  auto directory = std::make_shared<TempDirectory>();
+  FileStoreOptions options;
+  options.path = *directory / "store";
+  options.bytes_max = 16u << 20;
+  options.disk_free_bytes_min = 0;
+  auto store = FileStore::open(options);
+  EXPECT_TRUE(store.ok()) << store.status().to_string();
+  if (!store.ok()) return {};
+  return {.surroundings = directory, .store = std::move(*store)};
+}
+
 INSTANTIATE_TEST_SUITE_P(Stores, ObjectStoreSuite,
                          testing::Values(StoreKind{.name = "memory", .open = open_memory},
                                          StoreKind{.name = "null", .open = open_null,
                                                    .keeps = false},
-                                         StoreKind{.name = "fault", .open = open_fault}),
+                                         StoreKind{.name = "fault", .open = open_fault},
+                                         StoreKind{.name = "file", .open = open_file}),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "storage/memory/memory_store.h"
 
 #include <algorithm>
-#include <new>
 
 namespace hitide {
 
@@ -86,13 +85,7 @@ ItemResult MemoryStore::put_one(const PutItem& item) {
     }
   }
   auto bytes = std::make_shared<Bytes>();
-  try {
-    bytes->reserve(size);
-  } catch (const std::bad_alloc&) {
-    const std::lock_guard lock(mutex_);
-    ++stats_.failures;
-    return {.code = StatusCode::resource_exhausted};
-  }
+  bytes->reserve(size);
   for (const auto buffer : item.buffers) bytes->insert(bytes->end(), buffer.begin(), buffer.end());
 
   const std::lock_guard lock(mutex_);

@@ -1,0 +1,37 @@
+// FileSystem: the system calls of the file store, as a seam for tests that want a full disk, a bad
+// sector or a file that cannot be deleted without having one.
+//
+// Threading: all methods from any thread at once.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <sys/uio.h>
+
+namespace hitide {
+
+class FileSystem {
+ public:
+  virtual ~FileSystem() = default;
+  // Each answers what the system call answers, or -errno. Interrupted calls are repeated.
+  virtual int open(const std::string& path, int flags);
+  virtual std::int64_t preadv(int fd, std::span<const iovec> buffers, std::uint64_t offset);
+  virtual std::int64_t pwritev(int fd, std::span<const iovec> buffers, std::uint64_t offset);
+  virtual int fdatasync(int fd);
+  virtual int unlink(const std::string& path);
+  // Bytes that this process may still write on the disk that holds `directory`.
+  virtual std::int64_t free_bytes(const std::string& directory);
+
+  static FileSystem& real();
+};
+
+enum class Transfer : std::uint8_t { read, write };
+
+// Moves all bytes of `buffers`, however many calls that takes; changes `buffers`. Answers the bytes
+// moved, which is less at the end of a file, or -errno.
+std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd,
+                            std::span<iovec> buffers, std::uint64_t offset);
+
+}  // namespace hitide

@@ -1,0 +1,210 @@
+#include "storage/file/segment.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include <fmt/format.h>
+
+#include "base/hash.h"
+
+namespace hitide {
+namespace {
+
+Status loss(const std::string& path, std::uint64_t offset, std::string_view what) {
+  return Status(StatusCode::data_loss, fmt::format("{} at {}: {}", path, offset, what));
+}
+
+// Answers the bytes read, fewer at the end of the file, or -errno.
+std::int64_t read_block(FileSystem& files, int fd, std::uint64_t offset, Block& block) {
+  iovec buffer{.iov_base = block.data(), .iov_len = block.size()};
+  return transfer_fully(files, Transfer::read, fd, {&buffer, 1}, offset);
+}
+
+template <typename Buffer>
+std::uint64_t checksum_of(std::span<const Buffer> buffers) {
+  if (buffers.size() == 1) return checksum64(buffers.front());
+  Checksum64 checksum;
+  for (const Buffer& buffer : buffers) checksum.update(buffer);
+  return checksum.finish();
+}
+
+}  // namespace
+
+KeyHash hash_key(std::string_view key) {
+  std::array<std::byte, 256> salted;
+  salted[0] = std::byte{0x5a};
+  std::memcpy(salted.data() + 1, key.data(), key.size());
+  const auto bytes = std::span(salted).first(key.size() + 1);
+  return {.first = checksum64(bytes.subspan(1)), .second = checksum64(bytes)};
+}
+
+SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeader& header,
+                         UniqueFd fd)
+    : files_(files), path_(std::move(path)), header_(header), fd_(std::move(fd)) {}
+
+Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files,
+                                                         const std::string& path,
+                                                         const SegmentHeader& header) {
+  const int fd = files.open(path, O_RDWR | O_CREAT | O_EXCL);
+  if (fd < 0) {
+    const Status status = errno_status(-fd, "create", path);
+    const bool too_many_files = fd == -EMFILE || fd == -ENFILE;
+    return too_many_files ? Status(StatusCode::unavailable, std::string(status.message())) : status;
+  }
+  std::shared_ptr<SegmentFile> file(new SegmentFile(files, path, header, UniqueFd(fd)));
+  if (Status status = file->write_block(encode_segment(header), 0); !status.ok()) {
+    files.unlink(path);
+    return status;
+  }
+  return file;
+}
+
+Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const std::string& path,
+                                                       std::uint64_t number) {
+  const int result = files.open(path, O_RDWR | O_NONBLOCK);
+  if (result < 0) return errno_status(-result, "open", path);
+  UniqueFd fd(result);
+  struct stat info{};
+  if (::fstat(fd.get(), &info) != 0) return errno_status(errno, "stat", path);
+  if (!S_ISREG(info.st_mode)) return loss(path, 0, "not a plain file");
+  Block block;
+  const std::int64_t got = read_block(files, fd.get(), 0, block);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", path);
+  const auto header = got == kBlockBytes ? decode_segment(block) : std::nullopt;
+  if (!header) return loss(path, 0, "no valid segment header");
+  if (header->number != number) return loss(path, 0, "the header of another segment");
+  return std::shared_ptr<SegmentFile>(new SegmentFile(files, path, *header, std::move(fd)));
+}
+
+Result<SegmentScan> SegmentFile::scan() const {
+  struct stat info{};
+  if (::fstat(fd_.get(), &info) != 0) return errno_status(errno, "stat", path_);
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  SegmentScan scan;
+  scan.end = std::max(round_up_to_block(size), kBlockBytes);
+  std::uint64_t offset = kBlockBytes;
+  while (offset + kBlockBytes <= size) {
+    Block block;
+    const std::int64_t got = read_block(files_, fd_.get(), offset, block);
+    if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
+    if (got < static_cast<std::int64_t>(kBlockBytes)) break;  // has been cut off meanwhile
+    const auto record = decode_record(block);
+    if (!record || record->segment_id != header_.id || record->offset != offset ||
+        offset + kBlockBytes + record->payload_bytes > size) {
+      scan.damaged_bytes += kBlockBytes;
+      offset += kBlockBytes;
+      continue;
+    }
+    if (record->kind == RecordKind::object) {
+      scan.records.push_back({.key = hash_key(record->key),
+                              .offset = offset,
+                              .payload_bytes = record->payload_bytes});
+    }
+    scan.sequence_max = std::max(scan.sequence_max, record->sequence);
+    offset += record_bytes(record->payload_bytes);
+  }
+  if (offset < size) scan.damaged_bytes += size - offset;
+  return scan;
+}
+
+Status SegmentFile::write_block(const Block& block, std::uint64_t offset) {
+  // Only read from: the system call's buffers are not const.
+  iovec buffer{.iov_base = const_cast<std::byte*>(block.data()), .iov_len = block.size()};
+  const std::int64_t done =
+      transfer_fully(files_, Transfer::write, fd_.get(), {&buffer, 1}, offset);
+  if (done < 0) return errno_status(static_cast<int>(-done), "write", path_);
+  if (done != static_cast<std::int64_t>(kBlockBytes)) {
+    return errno_status(ENOSPC, "write", path_);
+  }
+  return {};
+}
+
+Status SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
+                          std::span<const std::span<const std::byte>> buffers) {
+  std::vector<iovec> pieces;
+  pieces.reserve(buffers.size());
+  std::uint64_t payload_bytes = 0;
+  for (const auto buffer : buffers) {
+    pieces.push_back({.iov_base = const_cast<std::byte*>(buffer.data()),
+                      .iov_len = buffer.size()});
+    payload_bytes += buffer.size();
+  }
+  const std::int64_t done =
+      transfer_fully(files_, Transfer::write, fd_.get(), pieces, offset + kBlockBytes);
+  if (done < 0) return errno_status(static_cast<int>(-done), "write", path_);
+  if (done != static_cast<std::int64_t>(payload_bytes)) {
+    return errno_status(ENOSPC, "write", path_);
+  }
+  return write_block(encode_record({.kind = RecordKind::object,
+                                    .payload_bytes = payload_bytes,
+                                    .payload_checksum = checksum_of(buffers),
+                                    .sequence = sequence,
+                                    .segment_id = header_.id,
+                                    .offset = offset,
+                                    .key = key}),
+                     offset);
+}
+
+std::optional<RecordHeader> SegmentFile::match(const Block& block, const Place& place,
+                                               std::string_view key) const {
+  auto header = decode_record(block);
+  if (header && header->segment_id == header_.id && header->offset == place.offset &&
+      header->payload_bytes == place.payload_bytes && header->key == key) {
+    return header;
+  }
+  return std::nullopt;
+}
+
+Status SegmentFile::read(const Place& place, std::string_view key,
+                         std::span<const std::span<std::byte>> buffers, Verify verify) const {
+  Block block;
+  std::vector<iovec> pieces;
+  pieces.reserve(buffers.size() + 1);
+  pieces.push_back({.iov_base = block.data(), .iov_len = block.size()});
+  for (const auto buffer : buffers) {
+    pieces.push_back({.iov_base = buffer.data(), .iov_len = buffer.size()});
+  }
+  const std::int64_t got =
+      transfer_fully(files_, Transfer::read, fd_.get(), pieces, place.offset);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
+  if (got != static_cast<std::int64_t>(kBlockBytes + place.payload_bytes)) {
+    return loss(path_, place.offset, "the file ends within the record");
+  }
+  const auto header = match(block, place, key);
+  if (!header) return loss(path_, place.offset, "not the record that was written there");
+  if (header->kind == RecordKind::erased) {
+    return Status(StatusCode::not_found, "the record has been erased");
+  }
+  if (verify == Verify::header_and_payload && header->payload_checksum != checksum_of(buffers)) {
+    return loss(path_, place.offset, "the payload's checksum does not match");
+  }
+  return {};
+}
+
+Status SegmentFile::erase(const Place& place, std::string_view key) {
+  Block block;
+  const std::int64_t got = read_block(files_, fd_.get(), place.offset, block);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
+  if (got != static_cast<std::int64_t>(kBlockBytes)) return {};
+  auto header = match(block, place, key);
+  if (!header) return {};
+  header->kind = RecordKind::erased;
+  return write_block(encode_record(*header), place.offset);
+}
+
+Status SegmentFile::sync() const {
+  const int result = files_.fdatasync(fd_.get());
+  return result < 0 ? errno_status(-result, "sync", path_) : ok_status();
+}
+
+bool SegmentFile::unlinked() const {
+  struct stat info{};
+  return ::fstat(fd_.get(), &info) == 0 && info.st_nlink == 0;
+}
+
+}  // namespace hitide

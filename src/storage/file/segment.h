@@ -1,0 +1,93 @@
+// SegmentFile: one open segment file and the records in it. It knows where bytes lie, not which
+// keys are alive; that is the store's business.
+//
+// Threading: all methods from any thread at once, as long as no two write the same range. The
+// descriptor is closed with the last reader's reference.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <hitide/result.h>
+
+#include "base/file.h"
+#include "storage/file/file_system.h"
+#include "storage/file/record.h"
+
+namespace hitide {
+
+// Names a key in the index. Two keys with one hash are never seen in practice; if they were, the
+// second would not be kept, and never be answered with the first one's bytes.
+struct KeyHash {
+  std::uint64_t first = 0;
+  std::uint64_t second = 0;
+  friend bool operator==(const KeyHash&, const KeyHash&) = default;
+};
+KeyHash hash_key(std::string_view key);  // at most 255 bytes
+
+struct FoundRecord {
+  KeyHash key;
+  std::uint64_t offset = 0;
+  std::uint64_t payload_bytes = 0;
+};
+
+struct SegmentScan {
+  std::vector<FoundRecord> records;  // by offset; erased ones left out
+  std::uint64_t end = 0;             // where the next record may be written
+  std::uint64_t sequence_max = 0;
+  std::uint64_t damaged_bytes = 0;   // in no readable record: torn or flipped
+};
+
+class SegmentFile {
+ public:
+  // Creates the file with its header. The path must not exist. resource_exhausted: the disk is
+  // full; unavailable: too many files are open.
+  static Result<std::shared_ptr<SegmentFile>> create(FileSystem& files, const std::string& path,
+                                                     const SegmentHeader& header);
+  // data_loss: it has no valid header, or another number's; else as errno_status().
+  static Result<std::shared_ptr<SegmentFile>> open(FileSystem& files, const std::string& path,
+                                                   std::uint64_t number);
+
+  // Finds all records by their headers. Behind a damaged one it goes on block by block. Reads one
+  // block a record, and all blocks of what is damaged.
+  Result<SegmentScan> scan() const;
+
+  // Payload first, then the header, so that a process that is killed in between leaves no record.
+  Status write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
+               std::span<const std::span<const std::byte>> buffers);
+
+  struct Place {
+    std::uint64_t offset = 0;
+    std::uint64_t payload_bytes = 0;  // the total of the buffers, checked by the caller
+  };
+  enum class Verify : std::uint8_t { header, header_and_payload };
+  // Fills the buffers. data_loss: the file ends early, or the record there is not the one asked
+  // for, or does not verify; not_found: it has been erased; else as errno_status().
+  Status read(const Place& place, std::string_view key,
+              std::span<const std::span<std::byte>> buffers, Verify verify) const;
+
+  // Marks the record as erased, where it still is the one of `key`.
+  Status erase(const Place& place, std::string_view key);
+
+  Status sync() const;
+  // True when the file has no name any more: what is written to it will be lost.
+  bool unlinked() const;
+  const std::string& path() const { return path_; }
+
+ private:
+  SegmentFile(FileSystem& files, std::string path, const SegmentHeader& header, UniqueFd fd);
+  Status write_block(const Block& block, std::uint64_t offset);
+  // The header in `block` where it is the one of this place and key, else nothing.
+  std::optional<RecordHeader> match(const Block& block, const Place& place,
+                                    std::string_view key) const;
+
+  FileSystem& files_;
+  const std::string path_;
+  const SegmentHeader header_;
+  const UniqueFd fd_;
+};
+
+}  // namespace hitide

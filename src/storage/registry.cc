@@ -1,0 +1,66 @@
+#include "storage/registry.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "storage/file/directory.h"
+#include "storage/file/file_store.h"
+#include "storage/memory/memory_store.h"
+#include "storage/null/null_store.h"
+
+namespace hitide {
+namespace {
+
+constexpr std::uint64_t kDefaultBytesMost = 64ull << 30;
+constexpr std::uint64_t kMemoryDefaultBytes = 1ull << 30;
+
+// The directory's disk, or, where the directory does not exist yet, that of what it will lie in.
+std::int64_t free_bytes_around(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::path at = std::filesystem::absolute(directory, error);
+  while (!at.empty() && !std::filesystem::exists(at, error) && at != at.parent_path()) {
+    at = at.parent_path();
+  }
+  return FileSystem::real().free_bytes(at.string());
+}
+
+Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options) {
+  FileStoreOptions file;
+  file.path = options.path;
+  file.bytes_max = options.bytes_max;
+  file.segment_bytes = options.segment_bytes;
+  file.sync_interval_ms = options.sync_interval_ms;
+  if (file.bytes_max == 0 && !file.path.empty()) {
+    std::uint64_t used = 0;
+    for (const SegmentPath& segment : list_segments(file.path)) used += segment.bytes;
+    const std::int64_t free = free_bytes_around(file.path);
+    if (free < 0) return errno_status(static_cast<int>(-free), "ask for free space", file.path);
+    file.bytes_max = default_bytes_max(static_cast<std::uint64_t>(free), used);
+  }
+  HITIDE_ASSIGN_OR_RETURN(auto store, FileStore::open(file));
+  return std::unique_ptr<ObjectStore>(std::move(store));
+}
+
+}  // namespace
+
+std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes) {
+  return std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost);
+}
+
+Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options) {
+  if (options.backend == "file") return open_file_store(options);
+  if (options.backend == "memory") {
+    const std::uint64_t limit = options.bytes_max == 0 ? kMemoryDefaultBytes : options.bytes_max;
+    return std::unique_ptr<ObjectStore>(std::make_unique<MemoryStore>(limit));
+  }
+  if (options.backend == "null") {
+    return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
+  }
+  return Status(StatusCode::invalid_argument,
+                fmt::format("there is no storage backend '{}': use file, memory or null",
+                            options.backend));
+}
+
+}  // namespace hitide
