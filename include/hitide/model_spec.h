@@ -41,10 +41,10 @@ struct PoolSpec {
   std::uint32_t layers = 0;      // informative for packed pools
   std::uint32_t heads = 0;
   std::uint32_t head_dim = 0;
-  std::string dtype;             // for example "q8_0"
-  std::string index_source;      // empty: owns page ids; else the pool whose ids it borrows
+  std::string dtype;         // for example "q8_0"
+  std::string index_source;  // empty: owns page ids; else the pool whose ids it borrows
   HitPolicy hit_policy;
-  bool required = true;          // false: may lose its L3 while the others go on (drafts)
+  bool required = true;  // false: may lose its L3 while the others go on (drafts)
   HostLayout layout = HostLayout::page_packed;
 };
 
@@ -56,12 +56,12 @@ struct RankGeometry {
 };
 
 struct ModelSpec {
-  std::string model_name;        // for people; not part of the identity
-  std::string weights_digest;    // hex digest of the weights, or a revision
+  std::string model_name;      // for people; not part of the identity
+  std::string weights_digest;  // hex digest of the weights, or a revision
   // Everything else that changes a stored bit: engine build, state format, KV type, flash
   // attention, rope, micro-batch class, back end. "name=value" each; order does not matter.
   std::vector<std::string> numerics;
-  std::vector<PoolSpec> pools;   // the first one is the anchor: it hands out page ids
+  std::vector<PoolSpec> pools;  // the first one is the anchor: it hands out page ids
   RankGeometry ranks;
 
   const PoolSpec& anchor() const { return pools.front(); }

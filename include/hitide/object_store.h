@@ -33,13 +33,13 @@
 namespace hitide {
 
 struct StoreCapabilities {
-  std::string name;                       // "file", "memory", ...
-  std::uint64_t object_bytes_max = 0;     // a larger put answers invalid_argument
+  std::string name;                    // "file", "memory", ...
+  std::uint64_t object_bytes_max = 0;  // a larger put answers invalid_argument
   std::uint32_t key_bytes_max = 255;
-  std::uint32_t batch_items_max = 128;    // callers split; a larger batch is legal but not better
-  std::uint32_t buffer_alignment = 1;     // preferred alignment of buffers and sizes
-  bool needs_registration = false;        // get and put only take registered memory
-  bool persistent = false;                // survives a restart of this process
+  std::uint32_t batch_items_max = 128;  // callers split; a larger batch is legal but not better
+  std::uint32_t buffer_alignment = 1;   // preferred alignment of buffers and sizes
+  bool needs_registration = false;      // get and put only take registered memory
+  bool persistent = false;              // survives a restart of this process
 };
 
 struct GetItem {
@@ -50,7 +50,8 @@ struct GetItem {
 struct PutItem {
   std::string_view key;
   std::span<const std::span<const std::byte>> buffers;  // gather list
-  std::string_view group = {};  // objects of one page share a group: evicted together where possible
+  std::string_view group =
+      {};  // objects of one page share a group: evicted together where possible
 };
 
 struct ItemResult {

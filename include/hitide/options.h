@@ -11,9 +11,9 @@
 namespace hitide {
 
 struct HostOptions {
-  std::uint64_t bytes = 0;       // L2 size; 0: by ratio
-  double ratio = 0.0;            // L2 as a multiple of the device's bytes, used when bytes is 0;
-                                 // both 0: a quarter of the memory that is free at start
+  std::uint64_t bytes = 0;  // L2 size; 0: by ratio
+  double ratio = 0.0;       // L2 as a multiple of the device's bytes, used when bytes is 0;
+                            // both 0: a quarter of the memory that is free at start
   std::string allocator = "shm";
 };
 
@@ -21,9 +21,9 @@ struct StorageOptions {
   std::string backend = "file";  // "file", "memory", "null" or "none" (no L3)
   std::string path;              // file: directory; empty: the default directory
   std::uint64_t bytes_max = 0;   // file: limit; 0: a tenth of the free disk, at most 64 GiB
-  std::uint32_t segment_bytes = 256u << 20;       // file: size of a segment
-  std::uint32_t sync_interval_ms = 1000;          // file: pause between syncs
-  std::uint32_t threads = 2;                      // reads and writes in flight
+  std::uint32_t segment_bytes = 256u << 20;  // file: size of a segment
+  std::uint32_t sync_interval_ms = 1000;     // file: pause between syncs
+  std::uint32_t threads = 2;                 // reads and writes in flight
 };
 
 enum class WritePolicy : std::uint8_t { write_through };
@@ -36,13 +36,13 @@ struct PolicyOptions {
   double prefetch_timeout_base_s = 1.0;
   double prefetch_timeout_per_ki_token_s = 0.25;
   double prefetch_timeout_max_s = 30.0;
-  double prefetch_occupancy_max = 0.5;            // of the host pool, in pages being prefetched
+  double prefetch_occupancy_max = 0.5;  // of the host pool, in pages being prefetched
   std::uint32_t load_back_threshold_tokens = 10;
-  std::uint32_t storage_batch_pages = 32;         // pages per storage read or write
+  std::uint32_t storage_batch_pages = 32;  // pages per storage read or write
 };
 
 struct CacheOptions {
-  bool enabled = true;           // false: every prompt is computed, nothing is kept
+  bool enabled = true;  // false: every prompt is computed, nothing is kept
   HostOptions host;
   StorageOptions storage;
   PolicyOptions policy;

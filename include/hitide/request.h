@@ -12,10 +12,10 @@
 namespace hitide {
 
 struct PrefixRequest {
-  std::span<const TokenId> tokens;              // [n], n >= 1; the prompt
-  std::optional<std::string_view> extra_key;    // adapter or other namespace
-  std::optional<std::string_view> cache_salt;   // tenant; two salts never share
-  std::string_view label;                       // for the explanation
+  std::span<const TokenId> tokens;             // [n], n >= 1; the prompt
+  std::optional<std::string_view> extra_key;   // adapter or other namespace
+  std::optional<std::string_view> cache_salt;  // tenant; two salts never share
+  std::string_view label;                      // for the explanation
 };
 
 //   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline

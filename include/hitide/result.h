@@ -17,9 +17,10 @@ namespace result_internal {
 template <typename T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}             // NOLINT: implicit on purpose
-  Result(Status status) : status_(std::move(status)) {      // NOLINT: implicit on purpose
-    if (status_.ok()) status_ = Status(StatusCode::internal, "a Result was built from an ok Status");
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit on purpose
+  Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit on purpose
+    if (status_.ok())
+      status_ = Status(StatusCode::internal, "a Result was built from an ok Status");
   }
   Result(StatusCode code, std::string message) : status_(code, std::move(message)) {}
 

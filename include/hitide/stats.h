@@ -26,9 +26,9 @@ struct CacheStats {
 
   std::uint64_t requests = 0;
   std::uint64_t prompt_tokens = 0;
-  std::array<std::uint64_t, kTierCount> served_tokens{};          // by Tier
-  std::array<std::uint64_t, kMissReasonCount> missed_tokens{};    // by MissReason
-  std::array<std::uint64_t, kTierCount> evicted_pages{};          // by Tier; storage counts itself
+  std::array<std::uint64_t, kTierCount> served_tokens{};        // by Tier
+  std::array<std::uint64_t, kMissReasonCount> missed_tokens{};  // by MissReason
+  std::array<std::uint64_t, kTierCount> evicted_pages{};        // by Tier; storage counts itself
   std::uint64_t backed_up_pages_host = 0;
   std::uint64_t backed_up_pages_storage = 0;
   std::uint64_t backup_dropped_pages_host = 0;     // no room in L2
@@ -38,10 +38,10 @@ struct CacheStats {
   std::uint64_t prefetch_queries = 0;
   std::uint64_t late_completions_dropped = 0;
   std::uint64_t verification_failures = 0;
-  std::uint64_t bypass_trips = 0;        // a broken invariant turned the cache off
+  std::uint64_t bypass_trips = 0;  // a broken invariant turned the cache off
 
-  std::string storage_backend;           // "none" when there is no L3
-  std::string storage_detail;            // why L3 is off, or where it lies
+  std::string storage_backend;  // "none" when there is no L3
+  std::string storage_detail;   // why L3 is off, or where it lies
   StoreStats storage;
 };
 

@@ -67,10 +67,9 @@ inline Status ok_status() { return {}; }
 }  // namespace hitide
 
 // Returns the failure of `expression` to the caller.
-#define HITIDE_RETURN_IF_ERROR(expression)                     \
-  do {                                                         \
-    if (::hitide::Status hitide_status_ = (expression);        \
-        !hitide_status_.ok()) {                                \
-      return hitide_status_;                                   \
-    }                                                          \
+#define HITIDE_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                          \
+    if (::hitide::Status hitide_status_ = (expression); !hitide_status_.ok()) { \
+      return hitide_status_;                                                    \
+    }                                                                           \
   } while (false)

@@ -11,11 +11,11 @@ namespace hitide {
                                std::string_view message);
 }  // namespace hitide
 
-#define HITIDE_CHECK(condition, message)                                       \
-  do {                                                                         \
-    if (!(condition)) [[unlikely]] {                                           \
-      ::hitide::check_failed(__FILE__, __LINE__, #condition, (message));       \
-    }                                                                          \
+#define HITIDE_CHECK(condition, message)                                 \
+  do {                                                                   \
+    if (!(condition)) [[unlikely]] {                                     \
+      ::hitide::check_failed(__FILE__, __LINE__, #condition, (message)); \
+    }                                                                    \
   } while (false)
 
 // Checked in debug builds only (HITIDE_DEBUG_CHECKS).

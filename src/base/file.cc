@@ -1,9 +1,9 @@
 #include "base/file.h"
 
-#include <cerrno>
-#include <cstring>
 #include <fcntl.h>
 #include <unistd.h>
+#include <cerrno>
+#include <cstring>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,18 +20,25 @@ void UniqueFd::reset() {
 Status errno_status(int error, std::string_view action, std::string_view path) {
   StatusCode code = StatusCode::unavailable;
   switch (error) {
-    case ENOENT: code = StatusCode::not_found; break;
+    case ENOENT:
+      code = StatusCode::not_found;
+      break;
     case ENOSPC:
     case EDQUOT:
     case EMFILE:
     case ENFILE:
-    case ENOMEM: code = StatusCode::resource_exhausted; break;
+    case ENOMEM:
+      code = StatusCode::resource_exhausted;
+      break;
     case EACCES:
     case EPERM:
     case EROFS:
     case ENOTDIR:
-    case EISDIR: code = StatusCode::failed_precondition; break;
-    default: break;
+    case EISDIR:
+      code = StatusCode::failed_precondition;
+      break;
+    default:
+      break;
   }
   return Status(code, fmt::format("{} {}: {}", action, path, std::strerror(error)));
 }

@@ -38,8 +38,8 @@ class Histogram {
   std::atomic<std::uint64_t> sum_micro_{0};  // millionths, so that it can be added atomically
 };
 
-inline constexpr double kSecondsBounds[] = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1,
-                                            0.3,    1,      3,     10,    30};
+inline constexpr double kSecondsBounds[] = {0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03,
+                                            0.1,    0.3,    1,     3,     10,   30};
 
 // Builds Prometheus text format 0.0.4. One HELP and TYPE line per name; labels are given as
 // `key="value"` pairs, escaped by label().

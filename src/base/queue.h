@@ -66,8 +66,8 @@ class BoundedQueue {
   const std::size_t capacity_;
   mutable std::mutex mutex_;
   std::condition_variable ready_;
-  std::deque<T> items_;   // guarded by mutex_
-  bool closed_ = false;   // guarded by mutex_
+  std::deque<T> items_;  // guarded by mutex_
+  bool closed_ = false;  // guarded by mutex_
 };
 
 }  // namespace hitide

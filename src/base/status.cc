@@ -8,18 +8,30 @@ namespace hitide {
 
 std::string_view to_string(StatusCode code) {
   switch (code) {
-    case StatusCode::ok: return "ok";
-    case StatusCode::invalid_argument: return "invalid_argument";
-    case StatusCode::failed_precondition: return "failed_precondition";
-    case StatusCode::not_found: return "not_found";
-    case StatusCode::already_exists: return "already_exists";
-    case StatusCode::resource_exhausted: return "resource_exhausted";
-    case StatusCode::unavailable: return "unavailable";
-    case StatusCode::deadline_exceeded: return "deadline_exceeded";
-    case StatusCode::cancelled: return "cancelled";
-    case StatusCode::data_loss: return "data_loss";
-    case StatusCode::unimplemented: return "unimplemented";
-    case StatusCode::internal: return "internal";
+    case StatusCode::ok:
+      return "ok";
+    case StatusCode::invalid_argument:
+      return "invalid_argument";
+    case StatusCode::failed_precondition:
+      return "failed_precondition";
+    case StatusCode::not_found:
+      return "not_found";
+    case StatusCode::already_exists:
+      return "already_exists";
+    case StatusCode::resource_exhausted:
+      return "resource_exhausted";
+    case StatusCode::unavailable:
+      return "unavailable";
+    case StatusCode::deadline_exceeded:
+      return "deadline_exceeded";
+    case StatusCode::cancelled:
+      return "cancelled";
+    case StatusCode::data_loss:
+      return "data_loss";
+    case StatusCode::unimplemented:
+      return "unimplemented";
+    case StatusCode::internal:
+      return "internal";
   }
   return "unknown";
 }
@@ -59,8 +71,8 @@ Status Status::with_context(std::string_view context) const {
 
 namespace result_internal {
 void die_on_bad_access(const Status& status) {
-  std::fprintf(stderr, "hitide: a Result without a value was read: %s\n",
-               status.to_string().c_str());
+  std::fprintf(stderr,  // tidy: allow-print the last words before the end
+               "hitide: a Result without a value was read: %s\n", status.to_string().c_str());
   std::abort();
 }
 }  // namespace result_internal

@@ -65,8 +65,9 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
     unpin_request(*request);
     return Status(StatusCode::resource_exhausted,
                   fmt::format("admit: {} device pages of {} and {} sequences are free, {} pages "
-                              "are needed", device_.free_count(), device_.capacity(),
-                              free_sequences_.size(), total - device_pages));
+                              "are needed",
+                              device_.free_count(), device_.capacity(), free_sequences_.size(),
+                              total - device_pages));
   }
   request->sequence = sequence;
   request->device_hit_pages = request->shared_pages = request->hit_pages = device_pages;
@@ -100,8 +101,7 @@ bool CacheCore::start_load(Request& request, NodeIndex host_node, std::uint32_t 
   copy.direction = CopyDirection::to_device;
   copy.sequence = request.sequence;
   copy.first_position = begin;
-  for (NodeIndex at = host_node; operation.host_pages.size() < count;
-       at = tree_.node(at).parent) {
+  for (NodeIndex at = host_node; operation.host_pages.size() < count; at = tree_.node(at).parent) {
     const std::vector<PageId>& pages = tree_.residency(at, Tier::host).pages;
     operation.host_pages.insert(operation.host_pages.begin(), pages.begin(), pages.end());
   }
@@ -140,10 +140,10 @@ void CacheCore::on_load(Operation& operation, const Completion& completion, Time
   }
   stats_.loaded_back_pages += loaded;
   const std::size_t from = std::size_t{begin} * config_.page_size;
-  place_request_pages(*request,
-                      std::span(request->prompt->tokens)
-                          .subspan(from, std::size_t{loaded} * config_.page_size),
-                      std::span(request->prompt->keys).subspan(begin, loaded), now, plan);
+  place_request_pages(
+      *request,
+      std::span(request->prompt->tokens).subspan(from, std::size_t{loaded} * config_.page_size),
+      std::span(request->prompt->keys).subspan(begin, loaded), now, plan);
   start_running(*request, now, plan);
 }
 

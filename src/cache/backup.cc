@@ -83,9 +83,9 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
   for (std::uint32_t i = 0; i < count;) {
     // Nodes may have been split since, but never merged: each lies within the operation.
     NodeIndex node = tree_.owner(Tier::device, operation.device_pages[i]);
-    if (!require(node == kNoNode ? Status(StatusCode::internal,
-                                          "a page left the tree while it was backed up")
-                                 : ok_status())) {
+    if (!require(node == kNoNode
+                     ? Status(StatusCode::internal, "a page left the tree while it was backed up")
+                     : ok_status())) {
       return;
     }
     std::uint32_t pages = tree_.node(node).page_count();

@@ -75,12 +75,24 @@ void CacheCore::on_completion(const Completion& completion, TimePoint now, Plan&
   device_.release_quarantine(now);
   host_.release_quarantine(now);
   switch (operation.kind) {
-    case OpKind::backup: on_backup(operation, completion, now, plan); break;
-    case OpKind::load: on_load(operation, completion, now, plan); break;
-    case OpKind::query: on_query(operation, completion, now, plan); break;
-    case OpKind::agree: on_agree(operation, completion, now, plan); break;
-    case OpKind::read: on_read(operation, completion, now, plan); break;
-    case OpKind::write: on_write(operation, completion); break;
+    case OpKind::backup:
+      on_backup(operation, completion, now, plan);
+      break;
+    case OpKind::load:
+      on_load(operation, completion, now, plan);
+      break;
+    case OpKind::query:
+      on_query(operation, completion, now, plan);
+      break;
+    case OpKind::agree:
+      on_agree(operation, completion, now, plan);
+      break;
+    case OpKind::read:
+      on_read(operation, completion, now, plan);
+      break;
+    case OpKind::write:
+      on_write(operation, completion);
+      break;
   }
 }
 
@@ -94,9 +106,8 @@ void CacheCore::tick(TimePoint now, Plan& plan) {
       Prefetch& prefetch = it->second;
       const std::uint32_t known = prefetch.first_page + prefetch.settled;
       const std::uint32_t end =
-          prefetch.reading
-              ? prefetch.first_page + static_cast<std::uint32_t>(prefetch.pages.size())
-              : prefetch.first_page + prefetch.span_pages;
+          prefetch.reading ? prefetch.first_page + static_cast<std::uint32_t>(prefetch.pages.size())
+                           : prefetch.first_page + prefetch.span_pages;
       add_reason(prefetch, known, end, MissReason::deadline);
       prefetch.waiter = 0;
     }

@@ -30,9 +30,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include <hitide/options.h>
 #include <hitide/request.h>
 #include <hitide/result.h>
-#include <hitide/options.h>
 #include <hitide/stats.h>
 
 #include "cache/ghost.h"
@@ -62,7 +62,7 @@ struct CoreConfig {
   std::uint32_t explanations_kept = 1024;
   std::uint32_t ghosts_kept = 1 << 16;
   double prefill_tokens_per_s = 0.0;
-  std::string explanation_prefix;      // makes ids unique across processes
+  std::string explanation_prefix;  // makes ids unique across processes
 };
 
 class CacheCore {
@@ -142,18 +142,18 @@ class CacheCore {
   // Puts pages at positions behind `start` into the tree on a tier, as far as closure allows.
   struct PlaceRun {
     Tier tier = Tier::device;
-    NodeIndex start = kNoNode;            // resident on the tier, or a root
-    std::span<const TokenId> tokens;      // of the run: pages * page_size
+    NodeIndex start = kNoNode;        // resident on the tier, or a root
+    std::span<const TokenId> tokens;  // of the run: pages * page_size
     std::span<const PageKey> keys;
     std::span<const PageId> pages;
     PageOwner owner = PageOwner::request;
-    const Request* request = nullptr;     // device: whose sequence exchanges pages that exist
+    const Request* request = nullptr;  // device: whose sequence exchanges pages that exist
   };
   struct Placement {
-    NodeIndex end = kNoNode;          // the node that ends where the placed run ends
-    std::uint32_t existing = 0;       // leading pages that others had there already
-    std::uint32_t placed = 0;         // existing + newly resident ones
-    std::vector<PageId> resident;     // ids in the tree, for [0, placed)
+    NodeIndex end = kNoNode;       // the node that ends where the placed run ends
+    std::uint32_t existing = 0;    // leading pages that others had there already
+    std::uint32_t placed = 0;      // existing + newly resident ones
+    std::vector<PageId> resident;  // ids in the tree, for [0, placed)
   };
   Placement place(const PlaceRun& run, Plan& plan);
   void exchange_existing(const PlaceRun& run, const Placement& placed, Plan& plan) const;

@@ -29,11 +29,11 @@ WorldOptions small_world() {
   return options;
 }
 
-#define EXPECT_WORLD_OK(world)                                                    \
-  do {                                                                            \
-    const Status world_status_ = (world).core().check();                          \
-    EXPECT_TRUE(world_status_.ok()) << world_status_.to_string();                 \
-    EXPECT_TRUE((world).violations().empty()) << (world).violations().front();    \
+#define EXPECT_WORLD_OK(world)                                                 \
+  do {                                                                         \
+    const Status world_status_ = (world).core().check();                       \
+    EXPECT_TRUE(world_status_.ok()) << world_status_.to_string();              \
+    EXPECT_TRUE((world).violations().empty()) << (world).violations().front(); \
   } while (false)
 
 TEST(CacheCore, SecondRequestIsServedFromTheDevice) {
@@ -218,10 +218,8 @@ TEST(CacheCore, WrongCallsAnswerAndChangeNothing) {
   Plan plan;
   EXPECT_EQ(world.core().admit(99, world.now(), plan).status().code(),
             StatusCode::failed_precondition);
-  EXPECT_EQ(world.core().commit(99, {}, world.now(), plan).code(),
-            StatusCode::failed_precondition);
-  EXPECT_EQ(world.core().open({}, world.now(), plan).status().code(),
-            StatusCode::invalid_argument);
+  EXPECT_EQ(world.core().commit(99, {}, world.now(), plan).code(), StatusCode::failed_precondition);
+  EXPECT_EQ(world.core().open({}, world.now(), plan).status().code(), StatusCode::invalid_argument);
   const Tokens negative = {1, -2};
   PrefixRequest request;
   request.tokens = negative;
@@ -260,8 +258,12 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
     options.core.policy.prefetch_threshold_tokens = shape.page_size * 2;
     options.core.policy.load_back_threshold_tokens = shape.page_size;
     if (seed % 4 != 0) {  // every fourth world is a calm one
-      options.faults = {.copy_fails = 0.05, .storage_fails = 0.05, .page_lost = 0.05,
-                        .page_damaged = 0.05, .busy_after = 0.5, .duplicate = 0.1};
+      options.faults = {.copy_fails = 0.05,
+                        .storage_fails = 0.05,
+                        .page_lost = 0.05,
+                        .page_damaged = 0.05,
+                        .busy_after = 0.5,
+                        .duplicate = 0.1};
     }
     CoreWorld world(options);
     Random& random = world.random();
@@ -307,10 +309,18 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
           from.pop_back();
           break;
         }
-        case 6: world.step_device(); break;
-        case 7: world.step_storage(); break;
-        case 8: world.deliver(); break;
-        case 9: world.advance(std::chrono::milliseconds(random.below(400))); break;
+        case 6:
+          world.step_device();
+          break;
+        case 7:
+          world.step_storage();
+          break;
+        case 8:
+          world.deliver();
+          break;
+        case 9:
+          world.advance(std::chrono::milliseconds(random.below(400)));
+          break;
       }
       EXPECT_WORLD_OK(world);
       if (HasFailure()) return;

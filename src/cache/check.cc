@@ -10,8 +10,7 @@ namespace hitide {
 namespace {
 
 Status broken(std::string_view number, std::string what) {
-  return Status(StatusCode::internal,
-                fmt::format("core invariant {} is broken: {}", number, what));
+  return Status(StatusCode::internal, fmt::format("core invariant {} is broken: {}", number, what));
 }
 
 }  // namespace
@@ -24,9 +23,8 @@ Status CacheCore::check() const {
   for (const Tier tier : {Tier::device, Tier::host}) {
     const PageAllocator& pool = tier == Tier::device ? device_ : host_;
     if (pool.count(PageOwner::node) != tree_.resident_pages(tier)) {
-      return broken("C1", fmt::format("{}: {} pages owned by nodes, {} resident",
-                                      to_string(tier), pool.count(PageOwner::node),
-                                      tree_.resident_pages(tier)));
+      return broken("C1", fmt::format("{}: {} pages owned by nodes, {} resident", to_string(tier),
+                                      pool.count(PageOwner::node), tree_.resident_pages(tier)));
     }
   }
   HITIDE_RETURN_IF_ERROR(check_requests());
@@ -42,12 +40,11 @@ Status CacheCore::check_requests() const {
     }
     owned += request.pages.size() - request.shared_pages;
     for (std::size_t i = 0; i < request.pages.size(); ++i) {
-      const PageOwner expected =
-          i < request.shared_pages ? PageOwner::node : PageOwner::request;
+      const PageOwner expected = i < request.shared_pages ? PageOwner::node : PageOwner::request;
       if (device_.owner(request.pages[i]) != expected) {
-        return broken("C2", fmt::format("request {}: page at position {} is {}, not {}", id, i,
-                                        to_string(device_.owner(request.pages[i])),
-                                        to_string(expected)));
+        return broken("C2",
+                      fmt::format("request {}: page at position {} is {}, not {}", id, i,
+                                  to_string(device_.owner(request.pages[i])), to_string(expected)));
       }
     }
   }
@@ -101,8 +98,8 @@ Status CacheCore::check_operations() const {
                                     host_.count(PageOwner::operation)));
   }
   if (occupied != occupied_pages_) {
-    return broken("C6", fmt::format("prefetches span {} pages, {} are counted", occupied,
-                                    occupied_pages_));
+    return broken(
+        "C6", fmt::format("prefetches span {} pages, {} are counted", occupied, occupied_pages_));
   }
   const bool at_rest = requests_.empty() && operations_.empty();
   if (at_rest && tree_.pinned_pages(Tier::device) + tree_.pinned_pages(Tier::host) > 0) {

@@ -8,8 +8,7 @@
 
 namespace hitide {
 
-Status CacheCore::commit(RequestId id, std::span<const TokenId> tokens, TimePoint now,
-                         Plan& plan) {
+Status CacheCore::commit(RequestId id, std::span<const TokenId> tokens, TimePoint now, Plan& plan) {
   Request* request = find_request(id);
   if (request == nullptr || request->state != PrefixState::running) {
     return Status(StatusCode::failed_precondition,
@@ -56,9 +55,9 @@ void CacheCore::place_request_pages(Request& request, std::span<const TokenId> t
                                     std::span<const PageKey> keys, TimePoint now, Plan& plan) {
   if (keys.empty()) return;
   const std::uint32_t begin = request.shared_pages;
-  const std::vector<PageId> own(request.pages.begin() + begin,
-                                request.pages.begin() + begin +
-                                    static_cast<std::ptrdiff_t>(keys.size()));
+  const std::vector<PageId> own(
+      request.pages.begin() + begin,
+      request.pages.begin() + begin + static_cast<std::ptrdiff_t>(keys.size()));
   PlaceRun run;
   run.start = request.device_pin;
   run.tokens = tokens;

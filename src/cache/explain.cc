@@ -84,8 +84,7 @@ void CacheCore::explain_running(Request& request, TimePoint now) {
 }
 
 void CacheCore::explain_missing_page_run(const Request& request, std::uint32_t begin,
-                                         std::uint32_t end,
-                                         std::vector<MissedSpan>& out) const {
+                                         std::uint32_t end, std::vector<MissedSpan>& out) const {
   if (begin >= end) return;
   if (!tripped_.ok()) {
     append_missed(out, MissReason::cache_off, begin * config_.page_size, end * config_.page_size);
@@ -93,11 +92,9 @@ void CacheCore::explain_missing_page_run(const Request& request, std::uint32_t b
   }
   const NodeIndex own_root = tree_.find_root(request.prompt->space);
   const std::uint32_t elsewhere =
-      begin > 0 ? 0
-                : tree_.match_elsewhere(own_root, request.prompt->tokens, kNamespacesLooked);
+      begin > 0 ? 0 : tree_.match_elsewhere(own_root, request.prompt->tokens, kNamespacesLooked);
   for (std::uint32_t page = begin; page < end; ++page) {
-    const MissReason reason =
-        refine(request, page, noted_reason(request.reasons, page), elsewhere);
+    const MissReason reason = refine(request, page, noted_reason(request.reasons, page), elsewhere);
     append_missed(out, reason, page * config_.page_size, (page + 1) * config_.page_size);
   }
 }
@@ -110,8 +107,10 @@ MissReason CacheCore::refine(const Request& request, std::uint32_t page, MissRea
     case MissReason::storage_off:
     case MissReason::below_threshold:
     case MissReason::rate_limited:
-    case MissReason::storage_miss: break;
-    default: return reason;
+    case MissReason::storage_miss:
+      break;
+    default:
+      return reason;
   }
   if (page < elsewhere_pages) return MissReason::other_namespace;
   const std::optional<Tier> left = ghost_.find(request.prompt->keys[page]);

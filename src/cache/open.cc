@@ -36,8 +36,7 @@ std::shared_ptr<const Prompt> CacheCore::make_prompt(const PrefixRequest& reques
     last = prompt->keys.back();
     parent = &last;
   }
-  hasher_.extend(parent,
-                 std::span(request.tokens).subspan(prompt->keys.size() * config_.page_size),
+  hasher_.extend(parent, std::span(request.tokens).subspan(prompt->keys.size() * config_.page_size),
                  prompt->keys);
   return prompt;
 }
@@ -88,9 +87,12 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   if (config_.storage == StorageState::off) return decline(MissReason::storage_off);
   switch (choose_prefetch(config_.policy, span * config_.page_size, occupied_pages_,
                           host_.capacity())) {
-    case PrefetchChoice::below_threshold: return decline(MissReason::below_threshold);
-    case PrefetchChoice::rate_limited: return decline(MissReason::rate_limited);
-    case PrefetchChoice::ask: break;
+    case PrefetchChoice::below_threshold:
+      return decline(MissReason::below_threshold);
+    case PrefetchChoice::rate_limited:
+      return decline(MissReason::rate_limited);
+    case PrefetchChoice::ask:
+      break;
   }
   const NodeIndex root = tree_.root(request.prompt->space);
   const NodeIndex end_node = found.host.node == kNoNode ? root : tree_.materialize(found.host);

@@ -62,8 +62,7 @@ NodeIndex CacheCore::first_on_path(const Boundary& path, std::uint32_t pages_max
 }
 
 // The request's own leading pages give way to those that the tree has.
-void CacheCore::exchange_existing(const PlaceRun& run, const Placement& placed,
-                                  Plan& plan) const {
+void CacheCore::exchange_existing(const PlaceRun& run, const Placement& placed, Plan& plan) const {
   if (run.request == nullptr || placed.existing == 0) return;
   submit(SequenceCommand::Kind::replace, run.request->sequence, run.request->shared_pages,
          std::vector<PageId>(placed.resident.begin(), placed.resident.begin() + placed.existing),

@@ -7,10 +7,14 @@ namespace hitide {
 namespace {
 MissReason reason_of(StatusCode code) {
   switch (code) {
-    case StatusCode::not_found: return MissReason::storage_miss;
-    case StatusCode::data_loss: return MissReason::verification_failed;
-    case StatusCode::deadline_exceeded: return MissReason::deadline;
-    default: return MissReason::storage_failed;
+    case StatusCode::not_found:
+      return MissReason::storage_miss;
+    case StatusCode::data_loss:
+      return MissReason::verification_failed;
+    case StatusCode::deadline_exceeded:
+      return MissReason::deadline;
+    default:
+      return MissReason::storage_failed;
   }
 }
 }  // namespace
@@ -130,8 +134,8 @@ void CacheCore::settle(Prefetch& prefetch, Plan& plan) {
     const FindResult above =
         tree_.find(prefetch.anchor, std::span(prefetch.prompt->tokens).subspan(from, length));
     const NodeIndex start = tree_.materialize(above.path);
-    const bool closed = above.path.pages == prefetch.settled &&
-                        tree_.deepest_resident(start, Tier::host) == start;
+    const bool closed =
+        above.path.pages == prefetch.settled && tree_.deepest_resident(start, Tier::host) == start;
     Placement placed;
     if (closed) {
       PlaceRun place_run;

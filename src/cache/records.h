@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include <hitide/request.h>
 #include <hitide/explanation.h>
+#include <hitide/request.h>
 #include <hitide/types.h>
 
 #include "prefix/radix_tree.h"
@@ -19,10 +19,10 @@ namespace hitide {
 // A prompt and what names it. Shared, never changed: an operation keeps its own hold of it, so that
 // it can be completed after its request has gone.
 struct Prompt {
-  std::vector<TokenId> tokens;   // [n]
-  std::string space;             // Namespace::encode()
-  std::vector<PageKey> keys;     // [n / page_size]
-  std::optional<PageKey> seed;   // where the chain starts; none without a namespace
+  std::vector<TokenId> tokens;  // [n]
+  std::string space;            // Namespace::encode()
+  std::vector<PageKey> keys;    // [n / page_size]
+  std::optional<PageKey> seed;  // where the chain starts; none without a namespace
   std::uint32_t page_size = 0;
 
   std::uint32_t token_count() const { return static_cast<std::uint32_t>(tokens.size()); }
@@ -46,12 +46,12 @@ struct Request {
   TimePoint admitted{};
 
   // Waiting.
-  std::uint64_t prefetch = 0;           // 0: none
+  std::uint64_t prefetch = 0;  // 0: none
   TimePoint deadline = kNoDeadline;
-  std::vector<PageReason> reasons;      // pages that storage did not bring
-  std::uint32_t fetched_begin = 0;      // pages [begin, end) that its own prefetch brought
+  std::vector<PageReason> reasons;  // pages that storage did not bring
+  std::uint32_t fetched_begin = 0;  // pages [begin, end) that its own prefetch brought
   std::uint32_t fetched_end = 0;
-  std::uint32_t hit_pages = 0;          // expected before running, in place while running
+  std::uint32_t hit_pages = 0;  // expected before running, in place while running
 
   // Pins, held from open to the end. Nodes of the tree; kNoNode: none.
   NodeIndex device_pin = kNoNode;
@@ -59,9 +59,9 @@ struct Request {
 
   // Loading and running.
   SequenceId sequence;
-  std::vector<PageId> pages;            // device pages by position
-  std::uint32_t shared_pages = 0;       // the first ones belong to the tree, the rest to us
-  std::uint32_t device_hit_pages = 0;   // found on the device at admission
+  std::vector<PageId> pages;           // device pages by position
+  std::uint32_t shared_pages = 0;      // the first ones belong to the tree, the rest to us
+  std::uint32_t device_hit_pages = 0;  // found on the device at admission
   OpId load_op = 0;
 
   Explanation explanation;
@@ -72,29 +72,29 @@ struct Request {
 struct Prefetch {
   std::uint64_t id = 0;
   std::shared_ptr<const Prompt> prompt;
-  RequestId waiter = 0;                 // 0: nobody waits any more
+  RequestId waiter = 0;  // 0: nobody waits any more
   std::uint32_t first_page = 0;
-  std::uint32_t span_pages = 0;         // asked for; counted as occupied
-  NodeIndex anchor = kNoNode;           // pinned on the host tier
+  std::uint32_t span_pages = 0;  // asked for; counted as occupied
+  NodeIndex anchor = kNoNode;    // pinned on the host tier
   bool reading = false;
-  std::vector<PageId> pages;            // host pages of [first_page, first_page + n)
+  std::vector<PageId> pages;  // host pages of [first_page, first_page + n)
   enum class PageState : std::uint8_t { reading, read, failed, settled };
-  std::vector<PageState> states;        // one per page
-  std::uint32_t settled = 0;            // leading pages that were published or given back
-  std::uint32_t published = 0;          // leading pages that are in the tree
-  std::uint32_t operations = 0;         // not answered yet
-  bool broken = false;                  // a page failed: nothing behind it is of use
+  std::vector<PageState> states;  // one per page
+  std::uint32_t settled = 0;      // leading pages that were published or given back
+  std::uint32_t published = 0;    // leading pages that are in the tree
+  std::uint32_t operations = 0;   // not answered yet
+  bool broken = false;            // a page failed: nothing behind it is of use
 };
 
 enum class OpKind : std::uint8_t { backup, load, query, agree, read, write };
 
 struct Operation {
   OpKind kind = OpKind::backup;
-  RequestId request = 0;                 // load
-  std::uint64_t prefetch = 0;            // query, agree, read
-  std::uint32_t first = 0;               // read: index of the first page within the prefetch
-  std::vector<PageId> device_pages;      // backup, load
-  std::vector<PageId> host_pages;        // backup, load, read, write
+  RequestId request = 0;             // load
+  std::uint64_t prefetch = 0;        // query, agree, read
+  std::uint32_t first = 0;           // read: index of the first page within the prefetch
+  std::vector<PageId> device_pages;  // backup, load
+  std::vector<PageId> host_pages;    // backup, load, read, write
   // Held until the answer: on the device for a backup, on the host for a load and a write. A pinned
   // node stays, and a split keeps the index of its lower end.
   NodeIndex pin = kNoNode;

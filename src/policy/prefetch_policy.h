@@ -35,8 +35,8 @@ Duration storage_call_limit(std::uint64_t bytes);
 
 enum class PrefetchChoice : std::uint8_t { ask, below_threshold, rate_limited };
 
-// `occupied_pages`: spans of the prefetches under way. A declined prefetch is declined for good; the
-// request never waits for room.
+// `occupied_pages`: spans of the prefetches under way. A declined prefetch is declined for good;
+// the request never waits for room.
 PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,
                                std::uint64_t occupied_pages, std::uint64_t host_pages);
 

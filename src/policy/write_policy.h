@@ -10,7 +10,8 @@ namespace hitide {
 // `hits`: commits and admissions that used the node, the first commit included.
 constexpr bool backup_now(WritePolicy policy, std::uint32_t hits) {
   switch (policy) {
-    case WritePolicy::write_through: return hits >= 1;
+    case WritePolicy::write_through:
+      return hits >= 1;
   }
   return false;
 }

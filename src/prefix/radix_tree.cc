@@ -72,8 +72,7 @@ struct RadixTree::Index {
   tsl::robin_map<NodeIndex, std::string> root_names;
 };
 
-RadixTree::RadixTree(std::uint32_t page_size, std::uint32_t device_pages,
-                     std::uint32_t host_pages)
+RadixTree::RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages)
     : page_size_(page_size), index_(std::make_unique<Index>()) {
   HITIDE_CHECK(page_size >= 1, "a page holds at least one token");
   owners_[index(Tier::device)].assign(device_pages, kNoNode);
@@ -184,8 +183,8 @@ void RadixTree::link_child(NodeIndex parent, NodeIndex child) {
   c.next_sibling = nodes_[parent].first_child;
   if (c.next_sibling != kNoNode) nodes_[c.next_sibling].previous_sibling = child;
   nodes_[parent].first_child = child;
-  NodeIndex& slot = index_->children.try_emplace(ChildKey{parent, c.first_page_hash}, kNoNode)
-                        .first.value();
+  NodeIndex& slot =
+      index_->children.try_emplace(ChildKey{parent, c.first_page_hash}, kNoNode).first.value();
   c.next_same_hash = slot;
   slot = child;
   for (const Tier tier : kTreeTiers) {
@@ -256,9 +255,9 @@ NodeIndex RadixTree::split(NodeIndex lower, std::uint32_t pages) {
 NodeIndex RadixTree::add_child(NodeIndex parent, std::span<const TokenId> tokens,
                                std::span<const PageKey> keys, Tier tier,
                                std::span<const PageId> pages) {
-  HITIDE_CHECK(!keys.empty() && tokens.size() == keys.size() * page_size_ &&
-                   pages.size() == keys.size(),
-               "a node holds whole pages, one key and one page id each");
+  HITIDE_CHECK(
+      !keys.empty() && tokens.size() == keys.size() * page_size_ && pages.size() == keys.size(),
+      "a node holds whole pages, one key and one page id each");
   const NodeIndex child = new_node();
   nodes_[child].tokens.assign(tokens.begin(), tokens.end());
   nodes_[child].keys.assign(keys.begin(), keys.end());

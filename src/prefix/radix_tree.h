@@ -49,7 +49,7 @@ inline constexpr int kComponentCount = 1;
 
 // A page range of one node that lies on one tier, its pins, and its place in the recency list.
 struct Residency {
-  std::vector<PageId> pages;            // empty: not resident; else one per page of the node
+  std::vector<PageId> pages;  // empty: not resident; else one per page of the node
   std::uint32_t pins = 0;
   std::uint32_t resident_children = 0;  // children resident on the same tier
   NodeIndex older = kNoNode;
@@ -69,11 +69,11 @@ struct Node {
   NodeIndex next_sibling = kNoNode;
   NodeIndex previous_sibling = kNoNode;
   NodeIndex next_same_hash = kNoNode;
-  std::uint32_t hits = 0;         // commits and admissions that used the node
-  SequenceId sequence;            // of a cached leaf path; sequence-addressed devices only
-  bool backup_pending = false;    // a device to host copy is under way
-  bool store_pending = false;     // a write to storage is under way
-  bool stored = false;            // storage has acknowledged it once; it may have evicted it since
+  std::uint32_t hits = 0;       // commits and admissions that used the node
+  SequenceId sequence;          // of a cached leaf path; sequence-addressed devices only
+  bool backup_pending = false;  // a device to host copy is under way
+  bool store_pending = false;   // a write to storage is under way
+  bool stored = false;          // storage has acknowledged it once; it may have evicted it since
   bool in_use = false;
 
   std::uint32_t page_count() const { return static_cast<std::uint32_t>(keys.size()); }

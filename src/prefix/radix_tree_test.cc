@@ -189,13 +189,27 @@ TEST_P(RadixTreeModel, RandomOperationsAgreeWithTheModel) {
       switch (random.below(9)) {
         case 0:
         case 1:
-        case 2: driver.insert(space, prompt); break;
-        case 3: driver.backup(space, prompt); break;
-        case 4: driver.evict(Tier::device); break;
-        case 5: driver.evict(Tier::host); break;
-        case 6: driver.pin(space, prompt, random.chance(0.5) ? Tier::device : Tier::host); break;
-        case 7: driver.unpin(random.next()); break;
-        case 8: driver.touch(space, prompt); break;
+        case 2:
+          driver.insert(space, prompt);
+          break;
+        case 3:
+          driver.backup(space, prompt);
+          break;
+        case 4:
+          driver.evict(Tier::device);
+          break;
+        case 5:
+          driver.evict(Tier::host);
+          break;
+        case 6:
+          driver.pin(space, prompt, random.chance(0.5) ? Tier::device : Tier::host);
+          break;
+        case 7:
+          driver.unpin(random.next());
+          break;
+        case 8:
+          driver.touch(space, prompt);
+          break;
       }
       driver.check(space, prompt);
       if (HasFatalFailure()) return;
@@ -217,12 +231,24 @@ TEST(RadixTree, ExhaustiveSmallSequences) {
       const int operation = rest % kOperations;
       const Tokens& prompt = prompts[operation % 2];
       switch (operation / 2) {
-        case 0: driver.insert("", prompt); break;
-        case 1: driver.backup("", prompt); break;
-        case 2: driver.evict(operation % 2 == 0 ? Tier::device : Tier::host); break;
-        case 3: driver.pin("", prompt, Tier::device); break;
-        case 4: driver.touch("", prompt); break;
-        case 5: driver.unpin(0); break;
+        case 0:
+          driver.insert("", prompt);
+          break;
+        case 1:
+          driver.backup("", prompt);
+          break;
+        case 2:
+          driver.evict(operation % 2 == 0 ? Tier::device : Tier::host);
+          break;
+        case 3:
+          driver.pin("", prompt, Tier::device);
+          break;
+        case 4:
+          driver.touch("", prompt);
+          break;
+        case 5:
+          driver.unpin(0);
+          break;
       }
       driver.check("", prompt);
       if (HasFatalFailure()) return;
@@ -278,8 +304,8 @@ TEST(RadixTree, NamespacesNeverShareAndUnusedRootsGo) {
 }
 
 TEST(Namespace, EncodingIsInjective) {
-  const std::optional<std::string> parts[] = {std::nullopt, "", "a", std::string("a\0b", 3), "\1",
-                                              std::string(9, '\0'), "ab"};
+  const std::optional<std::string> parts[] = {
+      std::nullopt, "", "a", std::string("a\0b", 3), "\1", std::string(9, '\0'), "ab"};
   std::set<std::string> seen;
   for (const auto& extra : parts) {
     for (const auto& salt : parts) {

@@ -99,8 +99,8 @@ Status tree_check(const RadixTree& tree) {
     HITIDE_RETURN_IF_ERROR(check_node(tree, at));
     if (!tree.is_root(at)) {
       const Node& node = tree.node(at);
-      if (tree.find_child(node.parent, node.tokens.data(),
-                          tree.hash_page(node.tokens.data())) != at) {
+      if (tree.find_child(node.parent, node.tokens.data(), tree.hash_page(node.tokens.data())) !=
+          at) {
         return broken(1, at, "is not found by its first page");
       }
     }
@@ -127,8 +127,7 @@ Status tree_check(const RadixTree& tree) {
       if (above != place.end() && above->second < rank) {
         return broken(6, at, "is more recent than its parent");
       }
-      if (above == place.end() && !tree.is_root(parent) &&
-          tree.residency(parent, tier).pins == 0) {
+      if (above == place.end() && !tree.is_root(parent) && tree.residency(parent, tier).pins == 0) {
         return broken(6, parent, "is missing from the list");
       }
     }

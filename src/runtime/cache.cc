@@ -43,9 +43,9 @@ Cache::~Cache() {
 Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
                                            Device& device, std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
-  HITIDE_ASSIGN_OR_RETURN(std::shared_ptr<CacheImpl> impl,
-                          CacheImpl::open(options, model, device, open_storage(options.storage),
-                                          std::move(notify)));
+  HITIDE_ASSIGN_OR_RETURN(
+      std::shared_ptr<CacheImpl> impl,
+      CacheImpl::open(options, model, device, open_storage(options.storage), std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 

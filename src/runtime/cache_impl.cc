@@ -26,15 +26,16 @@ Status fits(const ModelSpec& model, const DeviceGeometry& geometry) {
   if (model.pools.size() != 1 || model.anchor().kind == PoolKind::logical) {
     return Status(StatusCode::unimplemented,
                   fmt::format("model: {} pools; this version caches models with one pool that has "
-                              "bytes", model.pools.size()));
+                              "bytes",
+                              model.pools.size()));
   }
   if (geometry.page_count == 0 || geometry.page_size != model.page_size() ||
       geometry.page_bytes != model.anchor().page_bytes) {
     return Status(StatusCode::invalid_argument,
                   fmt::format("device: {} pages of {} tokens and {} bytes do not fit the model's "
-                              "{} tokens and {} bytes", geometry.page_count, geometry.page_size,
-                              geometry.page_bytes, model.page_size(),
-                              model.anchor().page_bytes));
+                              "{} tokens and {} bytes",
+                              geometry.page_count, geometry.page_size, geometry.page_bytes,
+                              model.page_size(), model.anchor().page_bytes));
   }
   return {};
 }
@@ -62,8 +63,7 @@ Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
   return impl;
 }
 
-Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model,
-                        StorageSetup storage) {
+Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, StorageSetup storage) {
   HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
   const PageLayout layout = page_layout(model.anchor());
   HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(options.host, layout, memory));
@@ -78,7 +78,7 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model,
   config.device_sequences = geometry.sequence_count;
   config.host_pages = size.page_count;
   config.page_bytes = layout.object_bytes();
-  config.storage = transfer_ ? StorageState::on
+  config.storage = transfer_                      ? StorageState::on
                    : wanted == StorageState::none ? StorageState::none
                                                   : StorageState::off;
   config.policy = options.policy;
@@ -151,9 +151,8 @@ void CacheImpl::dispatch(Plan& plan) {
     } else if (auto* command = std::get_if<SequenceCommand>(&op)) {
       device_.submit(std::move(*command));
     } else if (auto* agree = std::get_if<AgreeOp>(&op)) {
-      ranks_.agree(std::move(*agree), [this](Completion completion) {
-        completions_.post(std::move(completion));
-      });
+      ranks_.agree(std::move(*agree),
+                   [this](Completion completion) { completions_.post(std::move(completion)); });
     } else if (auto* query = std::get_if<StorageQueryOp>(&op)) {
       transfer_->submit(std::move(*query));
     } else if (auto* read = std::get_if<StorageReadOp>(&op)) {
@@ -177,8 +176,8 @@ void CacheImpl::report_trip() {
 }
 
 template <typename Step>
-auto CacheImpl::with_core(const Step& step) -> decltype(step(std::declval<CacheCore&>(),
-                                                             std::declval<Plan&>())) {
+auto CacheImpl::with_core(const Step& step)
+    -> decltype(step(std::declval<CacheCore&>(), std::declval<Plan&>())) {
   const std::lock_guard lock(mutex_);
   const TimePoint before = core_->next_deadline();
   Plan plan;
@@ -341,7 +340,8 @@ Status CacheImpl::close(TimePoint deadline) {
     if (!idle_.wait_until(lock, deadline, idle)) {
       close_status_ = Status(StatusCode::deadline_exceeded,
                              fmt::format("close: {} operations were still under way and have been "
-                                         "cancelled", core_->operations_in_flight()));
+                                         "cancelled",
+                                         core_->operations_in_flight()));
     }
   }
   device_.detach();

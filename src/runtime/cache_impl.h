@@ -31,7 +31,7 @@ struct StorageSetup {
   std::unique_ptr<ObjectStore> store;  // null: no L3
   StorageState state = StorageState::none;
   std::string backend = "none";
-  std::string detail;                  // where it lies, or why it is off
+  std::string detail;  // where it lies, or why it is off
 };
 
 class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private CompletionSink {
@@ -64,8 +64,7 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   CacheImpl(const CacheOptions& options, const ModelSpec& model, Device& device,
             std::function<void()> notify);
   Status start(const CacheOptions& options, const ModelSpec& model, StorageSetup storage);
-  Status start_storage(const CacheOptions& options, const ModelSpec& model,
-                       StorageSetup storage);
+  Status start_storage(const CacheOptions& options, const ModelSpec& model, StorageSetup storage);
   void post(CopyCompletion completion) override;
   void run_core();
   void take_completions(const std::deque<Completion>& completions);
@@ -76,8 +75,8 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
 
   // Runs `step(core, plan)` under the mutex and hands on what it planned.
   template <typename Step>
-  auto with_core(const Step& step) -> decltype(step(std::declval<CacheCore&>(),
-                                                    std::declval<Plan&>()));
+  auto with_core(const Step& step)
+      -> decltype(step(std::declval<CacheCore&>(), std::declval<Plan&>()));
 
   // Constant after start().
   Device& device_;
@@ -95,17 +94,17 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   std::unique_ptr<TransferEngine> transfer_;
 
   mutable std::mutex mutex_;
-  std::condition_variable idle_;      // operations_in_flight() may have become 0
-  std::unique_ptr<CacheCore> core_;   // guarded by mutex_
-  bool notify_pending_ = false;       // guarded by mutex_
-  bool trip_reported_ = false;        // guarded by mutex_
-  bool closed_ = false;               // guarded by mutex_
-  std::size_t checked_ = 0;           // guarded by mutex_; completions since the last check
+  std::condition_variable idle_;     // operations_in_flight() may have become 0
+  std::unique_ptr<CacheCore> core_;  // guarded by mutex_
+  bool notify_pending_ = false;      // guarded by mutex_
+  bool trip_reported_ = false;       // guarded by mutex_
+  bool closed_ = false;              // guarded by mutex_
+  std::size_t checked_ = 0;          // guarded by mutex_; completions since the last check
 
-  std::mutex close_mutex_;            // one close at a time
-  bool close_done_ = false;           // guarded by close_mutex_
-  Status close_status_;               // guarded by close_mutex_
-  std::thread core_thread_;           // guarded by close_mutex_ once started
+  std::mutex close_mutex_;   // one close at a time
+  bool close_done_ = false;  // guarded by close_mutex_
+  Status close_status_;      // guarded by close_mutex_
+  std::thread core_thread_;  // guarded by close_mutex_ once started
 };
 
 }  // namespace hitide

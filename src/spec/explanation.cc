@@ -5,7 +5,8 @@ namespace hitide {
 std::string_view to_string(MissReason reason) {
   switch (reason) {
 #define HITIDE_X(name, text) \
-  case MissReason::name: return #name;
+  case MissReason::name:     \
+    return #name;
     HITIDE_MISS_REASONS(HITIDE_X)
 #undef HITIDE_X
   }
@@ -15,7 +16,8 @@ std::string_view to_string(MissReason reason) {
 std::string_view meaning(MissReason reason) {
   switch (reason) {
 #define HITIDE_X(name, text) \
-  case MissReason::name: return text;
+  case MissReason::name:     \
+    return text;
     HITIDE_MISS_REASONS(HITIDE_X)
 #undef HITIDE_X
   }

@@ -31,8 +31,8 @@ Status validate_rank(std::string_view axis, std::uint32_t rank, std::uint32_t si
 
 Status validate_pool(const PoolSpec& pool, const ModelSpec& model) {
   if (!good_pool_name(pool.name)) {
-    return invalid(fmt::format(
-        "pool name '{}' must be 1 to 15 characters of a-z, 0-9 and '_'", pool.name));
+    return invalid(
+        fmt::format("pool name '{}' must be 1 to 15 characters of a-z, 0-9 and '_'", pool.name));
   }
   if (pool.page_size == 0 || pool.page_size != model.page_size()) {
     return invalid(fmt::format("pool {}: page_size {} must be >= 1 and equal to the anchor's {}",
@@ -97,8 +97,8 @@ Digest identity_digest(const ModelSpec& model) {
   put(sha, fmt::format("{}", model.pools.size()));
   for (const PoolSpec& pool : model.pools) {
     put(sha, pool.name);
-    put(sha, fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(pool.kind),
-                         pool.page_size, pool.page_bytes, pool.layers, pool.heads, pool.head_dim,
+    put(sha, fmt::format("{} {} {} {} {} {} {} {} {}", static_cast<int>(pool.kind), pool.page_size,
+                         pool.page_bytes, pool.layers, pool.heads, pool.head_dim,
                          static_cast<int>(pool.hit_policy.kind), pool.hit_policy.trailing_pages,
                          static_cast<int>(pool.layout)));
     put(sha, pool.dtype);

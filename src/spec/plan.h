@@ -60,12 +60,12 @@ struct StorageWriteOp {
 // all ranks and publishes a numbered decision; with one rank the answer is the question.
 struct AgreeOp {
   OpId id = 0;
-  std::uint64_t decision = 0;              // numbered in the order of asking, equal on all ranks
-  std::vector<std::uint8_t> stop_points;   // [pages + 1]: 1 where the prefix may end
+  std::uint64_t decision = 0;             // numbered in the order of asking, equal on all ranks
+  std::vector<std::uint8_t> stop_points;  // [pages + 1]: 1 where the prefix may end
 };
 
-using PlanOp = std::variant<CopyOp, StorageQueryOp, StorageReadOp, StorageWriteOp, AgreeOp,
-                            SequenceCommand>;
+using PlanOp =
+    std::variant<CopyOp, StorageQueryOp, StorageReadOp, StorageWriteOp, AgreeOp, SequenceCommand>;
 
 // In order; the shell must hand CopyOps and SequenceCommands to the device in this order.
 struct Plan {

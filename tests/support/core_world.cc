@@ -48,8 +48,8 @@ bool CoreWorld::admit(RequestId id) {
     }
     return false;
   }
-  const std::size_t wanted = (prompts_[id].size() + options_.core.page_size - 1) /
-                             options_.core.page_size;
+  const std::size_t wanted =
+      (prompts_[id].size() + options_.core.page_size - 1) / options_.core.page_size;
   if (admission->pages.size() != wanted) violate("admit: wrong number of pages");
   return true;
 }
@@ -146,9 +146,9 @@ void CoreWorld::run_command(const SequenceCommand& command) {
       if (!pages.empty()) violate("bind of a sequence that is not empty");
       bool found = false;
       for (const auto& [id, other] : sequences_) {
-        found = found || (other.pages.size() >= command.pages.size() &&
-                          std::equal(command.pages.begin(), command.pages.end(),
-                                     other.pages.begin()));
+        found =
+            found || (other.pages.size() >= command.pages.size() &&
+                      std::equal(command.pages.begin(), command.pages.end(), other.pages.begin()));
       }
       if (!found) violate("bind of pages that no sequence holds");
       pages = command.pages;
@@ -233,9 +233,9 @@ void CoreWorld::run_storage(const PlanOp& op) {
     Completion completion;
     completion.id = query->id;
     for (const PageKey& key : query->keys) {
-      completion.pages.push_back(fails                    ? StatusCode::unavailable
+      completion.pages.push_back(fails                 ? StatusCode::unavailable
                                  : storage_.count(key) ? StatusCode::ok
-                                                          : StatusCode::not_found);
+                                                       : StatusCode::not_found);
     }
     return complete(std::move(completion));
   }

@@ -1,6 +1,7 @@
 // CoreWorld: a deterministic world around CacheCore, without threads. It carries plans out late, in
 // another order and with faults, computes prompts, and knows what every page must hold: the hash of
-// its namespace and of all tokens up to its end. Whatever the core says is in place must equal that.
+// its namespace and of all tokens up to its end. Whatever the core says is in place must equal
+// that.
 #pragma once
 
 #include <deque>
@@ -16,11 +17,11 @@ namespace hitide {
 
 struct WorldFaults {
   double copy_fails = 0.0;
-  double storage_fails = 0.0;    // per call
-  double page_lost = 0.0;        // per page, between query and read
-  double page_damaged = 0.0;     // per page: data_loss
-  double busy_after = 0.0;       // per storage call: buffers stay busy, and are written to later
-  double duplicate = 0.0;        // a completion comes twice
+  double storage_fails = 0.0;  // per call
+  double page_lost = 0.0;      // per page, between query and read
+  double page_damaged = 0.0;   // per page: data_loss
+  double busy_after = 0.0;     // per storage call: buffers stay busy, and are written to later
+  double duplicate = 0.0;      // a completion comes twice
 };
 
 struct WorldOptions {
@@ -96,7 +97,7 @@ class CoreWorld {
   TimePoint now_{std::chrono::seconds(1)};
   std::map<RequestId, std::vector<TokenId>> prompts_;
   std::map<RequestId, std::string> salts_;
-  std::deque<PlanOp> device_queue_;   // in order
+  std::deque<PlanOp> device_queue_;    // in order
   std::vector<PlanOp> storage_queue_;  // in any order
   std::vector<Completion> completions_;
   std::vector<Scribble> scribbles_;
