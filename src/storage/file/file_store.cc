@@ -135,7 +135,7 @@ void FileStore::recover() {
     }
   }
   const std::lock_guard maintenance(maintenance_mutex_);
-  while (stats().bytes_used > options_.bytes_max && evict_oldest().ok()) {
+  while (stats().bytes_used > options_.bytes_max && evict_oldest(Victim::any).ok()) {
   }
   const StoreStats opened = stats();
   log_info("file_store_open", {{"path", options_.path},
@@ -450,7 +450,8 @@ Status FileStore::make_room(std::uint64_t bytes) {
     const std::lock_guard lock(mutex_);
     full = bytes_used_ + bytes + kBlockBytes > options_.bytes_max;
   }
-  return full || !disk ? evict_oldest() : begin_segment();
+  if (full) return evict_oldest(Victim::any);
+  return disk ? begin_segment() : evict_oldest(Victim::sealed);
 }
 
 Status FileStore::begin_segment() {
@@ -477,12 +478,11 @@ Status FileStore::begin_segment() {
 
 Status FileStore::give_up_oldest() {
   const std::lock_guard maintenance(maintenance_mutex_);
-  return evict_oldest();
+  return evict_oldest(Victim::sealed);
 }
 
-// Deletes the oldest segment that nobody writes to and that lets itself be deleted; the active one
-// only when it is the last.
-Status FileStore::evict_oldest() {
+// Deletes the oldest segment that nobody writes to and that lets itself be deleted.
+Status FileStore::evict_oldest(Victim victim) {
   while (true) {
     std::uint64_t number = 0;
     std::string path;
@@ -490,7 +490,9 @@ Status FileStore::evict_oldest() {
       const std::lock_guard lock(mutex_);
       for (const auto& [candidate, segment] : segments_) {
         if (segment.writers > 0 || segment.stuck_until > now()) continue;
-        if (segment.end == kBlockBytes && candidate == active_) continue;  // nothing to gain
+        if (candidate == active_ && (victim == Victim::sealed || segment.end == kBlockBytes)) {
+          continue;
+        }
         number = candidate;
         path = segment.path;
         break;

@@ -137,7 +137,9 @@ class FileStore final : public ObjectStore {
   bool disk_has_room(std::uint64_t bytes) const;
   Status begin_segment();
   Status give_up_oldest();
-  Status evict_oldest();
+  // A disk that others have filled may cost all segments but the active one.
+  enum class Victim : std::uint8_t { any, sealed };
+  Status evict_oldest(Victim victim);
   void drop(std::map<std::uint64_t, Segment>::iterator segment);  // the caller holds mutex_
   void publish(const Reservation& place, const KeyHash& key, std::uint64_t payload_bytes);
   void abandon(const Reservation& place);
