@@ -55,8 +55,9 @@ class PrefixHandle {
   std::vector<PageId> pages() const;
 
   // Reserves device pages for the whole prompt, and a sequence; starts loads; afterwards the state
-  // is loading or running. resource_exhausted: no room now, nothing has changed, try again when
-  // another request has ended. failed_precondition unless ready.
+  // is loading or running. resource_exhausted: no room now; try again at the next notice (another
+  // request has ended, or a backup has let go of pages). invalid_argument: the prompt is larger
+  // than the whole device. failed_precondition unless ready.
   Result<Admission> admit();
 
   // Makes room for a request that has grown to `total_tokens` tokens. Returns the pages that were

@@ -37,7 +37,7 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
   const Prompt& prompt = *request->prompt;
   const std::uint32_t total = pages_for(prompt.token_count(), config_.page_size);
   if (total > device_.capacity()) {
-    return Status(StatusCode::resource_exhausted,
+    return Status(StatusCode::invalid_argument,
                   fmt::format("admit: a prompt of {} tokens needs {} device pages, there are {}",
                               prompt.token_count(), total, device_.capacity()));
   }

@@ -112,6 +112,7 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
   }
   tree_.unpin(operation.pin, Tier::device);
   host_.release_quarantine(now);
+  plan.wake = plan.wake || !requests_.empty();  // device pages have become evictable
   if (!fresh.empty()) write_to_storage(fresh, plan);
 }
 

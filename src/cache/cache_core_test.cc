@@ -228,7 +228,7 @@ TEST(CacheCore, WrongCallsAnswerAndChangeNothing) {
   const RequestId id = world.open(sequence_of(200));
   world.settle();
   EXPECT_EQ(world.core().admit(id, world.now(), plan).status().code(),
-            StatusCode::resource_exhausted);
+            StatusCode::invalid_argument);
   world.release(id);
   world.release(id);
   EXPECT_TRUE(plan.ops.empty());

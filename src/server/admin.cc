@@ -1,10 +1,5 @@
 #include "server/admin.h"
 
-#include <algorithm>
-#include <exception>
-#include <vector>
-
-#include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
 #include "base/clock.h"
@@ -79,43 +74,6 @@ std::string explanation_json(const Explanation& explanation) {
                {"storage_wait_ms", to_milliseconds(explanation.storage_wait)},
                {"load_ms", to_milliseconds(explanation.load_time)},
                {"saved_ms", to_milliseconds(explanation.saved)}});
-}
-
-Result<std::string> explanation_text(const std::string& json) {
-  try {
-    const auto parsed = OrderedJson::parse(json);
-    struct Line {
-      std::uint32_t begin, end;
-      std::string text;
-    };
-    std::vector<Line> lines;
-    for (const auto& span : parsed.at("spans")) {
-      lines.push_back({span.at("begin"), span.at("end"),
-                       fmt::format("served from {}", span.at("tier").get<std::string>())});
-    }
-    for (const auto& span : parsed.at("misses")) {
-      lines.push_back({span.at("begin"), span.at("end"),
-                       fmt::format("computed: {} ({})", span.at("reason").get<std::string>(),
-                                   span.at("meaning").get<std::string>())});
-    }
-    std::sort(lines.begin(), lines.end(),
-              [](const Line& a, const Line& b) { return a.begin < b.begin; });
-    std::string out = fmt::format(
-        "request {} ({}): {} prompt tokens{}\n", parsed.at("id").get<std::string>(),
-        parsed.at("label").get<std::string>(), parsed.at("prompt_tokens").get<std::uint32_t>(),
-        parsed.at("complete").get<bool>() ? "" : ", still being admitted");
-    for (const Line& line : lines) {
-      out += fmt::format("  tokens {:>7} to {:>7}  {:>7}  {}\n", line.begin, line.end,
-                         line.end - line.begin, line.text);
-    }
-    out += fmt::format("waited for storage {:.1f} ms, loaded for {:.1f} ms, saved {:.1f} ms\n",
-                       parsed.at("storage_wait_ms").get<double>(),
-                       parsed.at("load_ms").get<double>(), parsed.at("saved_ms").get<double>());
-    return out;
-  } catch (const std::exception& error) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("this is no explanation of hitide: {}", error.what()));
-  }
 }
 
 }  // namespace hitide

@@ -17,7 +17,5 @@ Reply flush_reply(Engine& engine);
 // "end", "tier"}], "misses": [{"begin", "end", "reason", "meaning"}], "storage_wait_ms",
 // "load_ms", "saved_ms"}; begin and end count tokens, end is one past the last.
 std::string explanation_json(const Explanation& explanation);
-// The same for people, from the JSON. invalid_argument when it is none of ours.
-Result<std::string> explanation_text(const std::string& json);
 
 }  // namespace hitide
