@@ -1,6 +1,7 @@
 #include "pool/page_allocator.h"
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 #include <string>
 
@@ -29,10 +30,9 @@ const char* to_string(PageOwner owner) {
 }
 
 PageAllocator::PageAllocator(std::uint32_t capacity)
-    : pages_(capacity), busy_until_(capacity, TimePoint::min()) {
-  free_.reserve(capacity);
+    : pages_(capacity), busy_until_(capacity, TimePoint::min()), free_(capacity) {
   waiting_.reserve(capacity);
-  for (std::uint32_t index = capacity; index-- > 0;) free_.push_back(index);
+  for (std::uint32_t i = 0; i < capacity; ++i) free_[i] = capacity - 1 - i;
   counter(PageOwner::free) = capacity;
 }
 
@@ -41,16 +41,16 @@ Status PageAllocator::allocate(std::uint32_t count, PageOwner owner, std::vector
     return Status(StatusCode::internal,
                   std::string("pages cannot be allocated for owner ") + to_string(owner));
   }
-  if (count > free_.size()) {
+  if (count > free_count()) {
     return Status(StatusCode::resource_exhausted,
-                  std::to_string(count) + " pages asked for, " + std::to_string(free_.size()) +
+                  std::to_string(count) + " pages asked for, " + std::to_string(free_count()) +
                       " of " + std::to_string(capacity()) + " are free: evict or ask for less");
   }
   const std::size_t first = out.size();
   out.resize(first + count);
+  const std::uint32_t top = free_count();
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t index = free_.back();
-    free_.pop_back();
+    const std::uint32_t index = free_[top - 1 - i];
     Page& page = pages_[index];
     ++page.generation;
     page.owner = owner;
@@ -80,8 +80,30 @@ Status PageAllocator::free(PageId id, PageOwner owner) {
 }
 
 Status PageAllocator::free(std::span<const PageId> pages, PageOwner owner) {
-  for (const PageId page : pages) HITIDE_RETURN_IF_ERROR(free(page, owner));
+  for (std::size_t done = 0; done < pages.size(); ++done) {
+    if (is_owned(owner) && observer_ == nullptr) done += free_idle(pages.subspan(done), owner);
+    if (done < pages.size()) HITIDE_RETURN_IF_ERROR(free(pages[done], owner));
+  }
   return ok_status();
+}
+
+// The usual case, without a Status for each page: frees the leading pages that `owner` owns and
+// nobody touches, and returns how many.
+std::size_t PageAllocator::free_idle(std::span<const PageId> pages, PageOwner owner) {
+  static_assert(sizeof(Page) == sizeof(std::uint64_t));
+  const std::uint32_t top = free_count();
+  std::uint32_t count = 0;
+  for (const PageId id : pages) {
+    if (id.index >= pages_.size()) break;
+    Page& page = pages_[id.index];
+    const Page idle{.generation = id.generation, .operations = 0, .owner = owner, .busy = false};
+    if (std::bit_cast<std::uint64_t>(page) != std::bit_cast<std::uint64_t>(idle)) break;
+    page.owner = PageOwner::free;
+    free_[top + count++] = id.index;
+  }
+  counter(owner) -= count;
+  counter(PageOwner::free) += count;
+  return count;
 }
 
 Status PageAllocator::set_owner(PageId id, PageOwner from, PageOwner to) {
@@ -158,9 +180,9 @@ void PageAllocator::move_to(Page& page, PageOwner owner) {
 
 void PageAllocator::push_free(std::uint32_t index) {
   Page& page = pages_[index];
+  free_[free_count()] = index;
   move_to(page, PageOwner::free);
   page.busy = false;
-  free_.push_back(index);
   if (observer_ != nullptr) observer_->on_freed(PageId{index, page.generation});
 }
 
@@ -190,7 +212,7 @@ Status PageAllocator::refuse(const char* call, PageId id, const char* expected) 
 
 // Invariants 2 and 3, seen from the lists; listed[i] becomes the number of places of page i.
 Status PageAllocator::check_lists(std::vector<std::uint8_t>& listed) const {
-  for (const std::uint32_t index : free_) {
+  for (const std::uint32_t index : std::span(free_).first(std::min(free_count(), capacity()))) {
     if (index >= pages_.size() || listed[index]++ != 0) {
       return broken("free list: page " + std::to_string(index) + " twice or out of range");
     }

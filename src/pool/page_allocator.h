@@ -117,6 +117,7 @@ class PageAllocator {
   }
   std::uint32_t& counter(PageOwner owner) { return counts_[static_cast<std::size_t>(owner)]; }
   void move_to(Page& page, PageOwner owner);
+  std::size_t free_idle(std::span<const PageId> pages, PageOwner owner);
   void push_free(std::uint32_t index);
   void settle(std::uint32_t index);
   bool due_later(std::uint32_t a, std::uint32_t b) const { return busy_until_[a] > busy_until_[b]; }
@@ -125,7 +126,8 @@ class PageAllocator {
 
   std::vector<Page> pages_;
   std::vector<TimePoint> busy_until_;    // [capacity]; latest time anybody named for the page
-  std::vector<std::uint32_t> free_;      // stack; the top is handed out next
+  std::vector<std::uint32_t> free_;      // [capacity]; a stack of the first free_count(), the
+                                         // last of them is handed out next
   std::vector<std::uint32_t> waiting_;   // min-heap by busy_until_: quarantined, no operation
   std::array<std::uint32_t, kPageOwnerCount> counts_{};
   std::uint32_t in_flight_ = 0;

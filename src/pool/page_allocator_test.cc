@@ -106,6 +106,29 @@ TEST(PageAllocator, FreesABatchUpToTheFirstFailure) {
   EXPECT_OK(pages.check());
 }
 
+TEST(PageAllocator, BatchFreesWhatIsIdleAndQuarantinesWhatIsNot) {
+  PageAllocator pages(5);
+  EXPECT_EQ(pages.release_quarantine(at(100)), 0u);
+  const std::vector<PageId> batch = take(pages, 5, PageOwner::node);
+  EXPECT_OK(pages.begin_operation(batch[1]));
+  EXPECT_OK(pages.begin_operation(batch[3]));
+  EXPECT_OK(pages.end_operation(batch[3], at(200)));
+  EXPECT_OK(pages.free(batch, PageOwner::node));
+  EXPECT_EQ(pages.free_count(), 3u);
+  EXPECT_EQ(pages.count(PageOwner::quarantined), 2u);
+  EXPECT_EQ(pages.count(PageOwner::node), 0u);
+  EXPECT_OK(pages.check());
+  EXPECT_OK(pages.end_operation(batch[1], kNotBusy));
+  EXPECT_EQ(pages.release_quarantine(at(200)), 1u);
+  std::vector<PageId> again = take(pages, 5);
+  again[2] = again[0];  // twice in one batch
+  EXPECT_CODE(pages.free(again, PageOwner::request), internal);
+  EXPECT_EQ(pages.free_count(), 2u);
+  EXPECT_CODE(pages.free(std::span<const PageId>(again).subspan(3), PageOwner::free), internal);
+  EXPECT_CODE(pages.free(std::vector<PageId>{PageId{9, 1}}, PageOwner::request), internal);
+  EXPECT_OK(pages.check());
+}
+
 TEST(PageAllocator, PageInFlightIsNotReusedBeforeItsLastOperationEnds) {
   PageAllocator pages(1);
   const PageId page = take(pages, 1, PageOwner::operation)[0];
