@@ -1,0 +1,109 @@
+// hitide keys: page hashes of a token list, and their object keys.
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include <hitide/page_hash.h>
+
+#include "cli.h"
+
+namespace hitide::cli {
+namespace {
+
+constexpr const char* kCommand = "keys";
+constexpr std::size_t kNamespaceDigits = 64;
+
+struct Arguments {
+  std::string tokens_file;
+  std::uint32_t page_size = 32;
+  std::optional<std::string> extra_key;
+  std::optional<std::string> cache_salt;
+  std::string name_space;
+  std::string pool = "kv";
+  bool json = false;
+};
+
+Result<std::vector<std::int64_t>> read_tokens(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(StatusCode::invalid_argument, "--tokens-file: " + path + ": " + why);
+  };
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return refuse("cannot be read");
+  try {
+    const auto json = nlohmann::json::parse(file);
+    if (!json.is_array()) return refuse("must hold a JSON list of token ids");
+    std::vector<std::int64_t> tokens;
+    tokens.reserve(json.size());
+    for (const auto& token : json) {
+      if (!token.is_number_integer()) {
+        return refuse("place " + std::to_string(tokens.size()) + " is not a whole number");
+      }
+      tokens.push_back(token.get<std::int64_t>());
+    }
+    return tokens;
+  } catch (const std::exception& error) {
+    return refuse(error.what());
+  }
+}
+
+int print_keys(const Arguments& arguments) {
+  const std::string& name_space = arguments.name_space;
+  const bool hex = name_space.find_first_not_of("0123456789abcdef") == std::string::npos;
+  if (!name_space.empty() && (name_space.size() != kNamespaceDigits || !hex)) {
+    return complain(kCommand, "--namespace: must be 64 lower-case hex digits", kUsage);
+  }
+  const auto tokens = read_tokens(arguments.tokens_file);
+  if (!tokens.ok()) return complain(kCommand, std::string(tokens.status().message()), kUsage);
+  PageHashOptions options;
+  options.page_size = arguments.page_size;
+  if (arguments.extra_key) options.extra_key = *arguments.extra_key;
+  if (arguments.cache_salt) options.cache_salt = *arguments.cache_salt;
+  const auto hashes = page_hashes(*tokens, options);
+  if (!hashes.ok()) return complain(kCommand, std::string(hashes.status().message()), kUsage);
+
+  nlohmann::ordered_json out = {{"page_size", arguments.page_size},
+                                {"tokens", tokens->size()},
+                                {"page_hashes", nlohmann::ordered_json::array()}};
+  if (!name_space.empty()) out["object_keys"] = nlohmann::ordered_json::array();
+  for (const PageKey& key : *hashes) {
+    const std::string page = key.to_hex();
+    const std::string object = name_space + "/" + page + "/" + arguments.pool + ".t0-p0-c0";
+    out["page_hashes"].push_back(page);
+    if (!name_space.empty()) out["object_keys"].push_back(object);
+    if (!arguments.json) std::printf("%s\n", (name_space.empty() ? page : object).c_str());
+  }
+  if (arguments.json) std::printf("%s\n", out.dump().c_str());
+  return kDone;
+}
+
+}  // namespace
+
+void add_keys(CLI::App& app, Run& run) {
+  CLI::App* command = app.add_subcommand(kCommand, "Print the page hashes of a token list.");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--tokens-file", arguments->tokens_file, "A JSON list of token ids.")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--page-size", arguments->page_size, "Tokens of a page.")
+      ->capture_default_str()
+      ->check(CLI::Range(1u, 1u << 20))
+      ->type_name("TOKENS");
+  command->add_option("--extra-key", arguments->extra_key, "Adapter or other namespace.");
+  command->add_option("--cache-salt", arguments->cache_salt, "Tenant.");
+  command
+      ->add_option("--namespace", arguments->name_space,
+                   "The model's namespace in a store: prints object keys too.")
+      ->type_name("HEX");
+  command->add_option("--pool", arguments->pool, "The pool in object keys.")->capture_default_str();
+  command->add_flag("--json", arguments->json, "Print one JSON object: page_hashes, object_keys.");
+  command->callback([&run, arguments] { run = [arguments] { return print_keys(*arguments); }; });
+}
+
+}  // namespace hitide::cli

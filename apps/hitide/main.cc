@@ -1,0 +1,78 @@
+// The command line: parses arguments, calls the command. docs/cli.md is its manual.
+
+#include <cstdio>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli.h"
+
+namespace hitide::cli {
+
+int complain(const std::string& command, const std::string& message, int code) {
+  const std::string name = command.empty() ? "hitide" : "hitide " + command;
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
+  return code;
+}
+
+namespace {
+
+// llama-server's long option with one dash, which the parser would take for three short ones.
+std::string long_form(const std::string& argument) {
+  constexpr const char* kShort = "-ngl";
+  if (argument == kShort) return "--n-gpu-layers";
+  if (argument.compare(0, 5, "-ngl=") == 0) return "--n-gpu-layers" + argument.substr(4);
+  return argument;
+}
+
+std::string one_line(std::string text) {
+  for (char& c : text) {
+    if (c == '\n' || c == '\r') c = ' ';
+  }
+  while (!text.empty() && text.back() == ' ') text.pop_back();
+  return text;
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("A hierarchical KV cache for LLM serving.", "hitide");
+  app.require_subcommand(1);
+  app.footer(
+      "`hitide COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
+      "3 server or port not available, 4 not found.");
+  Run run;
+  add_serve(app, run);
+  add_explain(app, run);
+  add_keys(app, run);
+  add_version(app, run);
+  add_options(app, run);
+
+  std::vector<std::string> arguments;
+  for (int i = argc - 1; i > 0; --i) arguments.push_back(long_form(argv[i]));
+  try {
+    app.parse(arguments);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    const auto given = app.get_subcommands();
+    if (given.empty() && argc > 1 && argv[1][0] != '-') {
+      return complain("", "'" + std::string(argv[1]) + "' is no command; --help lists them",
+                      kUsage);
+    }
+    return complain(given.empty() ? "" : given.front()->get_name(),
+                    one_line(error.what()) + " (--help says more)", kUsage);
+  }
+  return run();
+}
+
+}  // namespace
+}  // namespace hitide::cli
+
+int main(int argc, char** argv) {
+  try {
+    return hitide::cli::parse_and_run(argc, argv);
+  } catch (const std::exception& error) {
+    return hitide::cli::complain("", error.what(), hitide::cli::kFailed);
+  }
+}

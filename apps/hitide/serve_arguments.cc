@@ -1,0 +1,44 @@
+#include "serve_arguments.h"
+
+#include <CLI/CLI.hpp>
+
+#include "spec/option_table.h"
+
+namespace hitide::cli {
+namespace {
+
+std::string help_text(const OptionRow& row) {
+  std::string text(row.text);
+  const std::string shown = default_of(row);
+  if (!row.range.empty()) text += " Accepted: " + std::string(row.range) + ".";
+  if (!shown.empty() && row.kind != OptionKind::toggle) text += " Default: " + shown + ".";
+  return text;
+}
+
+}  // namespace
+
+std::shared_ptr<GivenOptions> add_table_options(CLI::App& command) {
+  auto given = std::make_shared<GivenOptions>();
+  for (const OptionRow& row : option_table()) {
+    const std::string name(row.name);
+    std::string names = name;
+    // -ngl is put into its long form before the parser sees it.
+    if (row.alias.size() == 2) names += "," + std::string(row.alias);
+    CLI::Option* option = nullptr;
+    if (row.kind == OptionKind::toggle) {
+      option = command.add_flag_callback(
+          names, [given, name] { given->emplace_back(name, ""); }, help_text(row));
+      option->disable_flag_override();
+    } else {
+      const std::function<void(const std::string&)> take = [given, name](const std::string& value) {
+        given->emplace_back(name, value);
+      };
+      option = command.add_option_function(names, take, help_text(row));
+      option->type_name(std::string(row.value));
+    }
+    option->group(std::string(row.group));
+  }
+  return given;
+}
+
+}  // namespace hitide::cli

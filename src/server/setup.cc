@@ -1,0 +1,112 @@
+#include "server/setup.h"
+
+#include <array>
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "base/log.h"
+
+namespace hitide {
+namespace {
+
+constexpr std::size_t kConfigBytesMax = 1u << 20;
+constexpr std::string_view kGgufMagic = "GGUF";
+
+std::string gigabytes(std::uint64_t bytes) {
+  return fmt::format("{:.2f} GB", static_cast<double>(bytes) / 1e9);
+}
+
+std::string tier_line(const EngineInfo& info, const CacheStats& stats) {
+  const auto tokens = [&](const PoolStats& pool) { return pool.pages_total * info.page_size; };
+  std::string line = fmt::format("cache: pages of {} tokens; device {} tokens, host {} tokens, ",
+                                 info.page_size, tokens(stats.device), tokens(stats.host));
+  if (stats.storage_backend == "none" || stats.storage_backend.empty()) {
+    line += fmt::format("no storage{}{}\n", stats.storage_detail.empty() ? "" : ": ",
+                        stats.storage_detail);
+    return line;
+  }
+  line += fmt::format("storage {}", stats.storage_backend);
+  if (!stats.storage_detail.empty()) line += fmt::format(" ({})", stats.storage_detail);
+  if (stats.storage.bytes_limit != 0) {
+    line += fmt::format(", {} of at most {}", gigabytes(stats.storage.bytes_used),
+                        gigabytes(stats.storage.bytes_limit));
+  }
+  return line + "\n";
+}
+
+}  // namespace
+
+void set_log_level_by_name(std::string_view level) {
+  constexpr std::array<std::pair<std::string_view, LogLevel>, 4> kLevels = {
+      {{"debug", LogLevel::debug},
+       {"info", LogLevel::info},
+       {"warning", LogLevel::warning},
+       {"error", LogLevel::error}}};
+  for (const auto& [name, value] : kLevels) {
+    if (name == level) set_log_level(value);
+  }
+}
+
+Result<std::string> read_storage_config(const std::string& text) {
+  if (text.empty() || text[0] != '@') return text;
+  Result<std::string> content = read_file(text.substr(1), kConfigBytesMax);
+  if (!content.ok()) {
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("--hicache-storage-backend-extra-config: {}", content.status().message()));
+  }
+  return content;
+}
+
+std::string default_store_path(const std::string& sglang_directory,
+                               const std::string& xdg_cache_home, const std::string& home) {
+  if (!sglang_directory.empty()) return sglang_directory;
+  if (!xdg_cache_home.empty() && xdg_cache_home[0] == '/') return xdg_cache_home + "/hitide/store";
+  if (!home.empty()) return home + "/.cache/hitide/store";
+  return {};
+}
+
+Status check_model_file(const std::string& path) {
+  const auto refuse = [&](std::string_view why) {
+    return Status(StatusCode::invalid_argument, fmt::format("--model-path: {}: {}", path, why));
+  };
+  const UniqueFd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid()) {
+    return refuse(std::generic_category().message(errno));
+  }
+  struct stat file {};
+  if (::fstat(fd.get(), &file) != 0) return refuse(std::generic_category().message(errno));
+  if (S_ISDIR(file.st_mode)) return refuse("this is a directory, not a GGUF file");
+  if (!S_ISREG(file.st_mode)) return refuse("this is no regular file");
+  std::array<char, kGgufMagic.size()> magic{};
+  const ssize_t got = ::pread(fd.get(), magic.data(), magic.size(), 0);
+  if (got != static_cast<ssize_t>(magic.size()) ||
+      std::string_view(magic.data(), magic.size()) != kGgufMagic) {
+    return refuse("this is no GGUF file");
+  }
+  return {};
+}
+
+std::string start_lines(const EngineInfo& info, const CacheStats& stats,
+                        const ServeOptions& options, std::string_view version) {
+  std::string out = fmt::format(
+      "hitide {}: model {}{}, context {} tokens, {} requests at a time\n", version, info.model_name,
+      info.model_description.empty() ? "" : fmt::format(" ({})", info.model_description),
+      info.context_length, options.engine.running_requests_max);
+  out +=
+      fmt::format("kv cache: {}, {}{}{}\n", info.kv_cache_dtype, info.exact ? "exact" : "not exact",
+                  info.exact_detail.empty() ? "" : ": ", info.exact_detail);
+  if (info.cache_on) {
+    out += tier_line(info, stats);
+  } else {
+    out +=
+        fmt::format("cache: off{}{}\n", info.cache_detail.empty() ? "" : ": ", info.cache_detail);
+  }
+  return out;
+}
+
+}  // namespace hitide

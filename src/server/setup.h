@@ -1,0 +1,34 @@
+// What `hitide serve` needs before it serves: settings out of files and the environment, a first
+// look at the model file, and the lines that say what was started.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "engine/engine.h"
+#include "spec/serve_options.h"
+
+namespace hitide {
+
+// `level` is one of those of --log-level.
+void set_log_level_by_name(std::string_view level);
+
+// The JSON of --hicache-storage-backend-extra-config: the text itself, or what stands in FILE when
+// it is "@FILE". A failure names the file.
+Result<std::string> read_storage_config(const std::string& text);
+
+// Where the file store lies when the configuration does not say: the directory of SGLang's
+// variable, else the XDG cache directory. Empty values count as not set, and a relative
+// XDG_CACHE_HOME too. Empty: none of them is set.
+std::string default_store_path(const std::string& sglang_directory,
+                               const std::string& xdg_cache_home, const std::string& home);
+
+// Finds what is wrong with a model path before minutes of loading, in words: not there, a
+// directory, not readable, not GGUF.
+Status check_model_file(const std::string& path);
+
+// Lines about model, exactness and cache, each with its line break.
+std::string start_lines(const EngineInfo& info, const CacheStats& stats,
+                        const ServeOptions& options, std::string_view version);
+
+}  // namespace hitide

@@ -1,0 +1,97 @@
+#include "server/setup.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+namespace hitide {
+namespace {
+
+namespace fs = std::filesystem;
+
+class SetupTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("hitide_setup_" + std::to_string(getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+  std::string file(const std::string& name, const std::string& content) {
+    std::ofstream(folder_ / name, std::ios::binary) << content;
+    return (folder_ / name).string();
+  }
+  fs::path folder_;
+};
+
+TEST_F(SetupTest, StorageConfigIsTextOrAFile) {
+  EXPECT_EQ(read_storage_config("{\"a\":1}").value(), "{\"a\":1}");
+  EXPECT_EQ(read_storage_config("@" + file("c.json", "{}")).value(), "{}");
+  for (const std::string bad :
+       {"@" + (folder_ / "none").string(), "@" + folder_.string(), std::string("@")}) {
+    const auto content = read_storage_config(bad);
+    EXPECT_EQ(content.status().code(), StatusCode::invalid_argument) << bad;
+    EXPECT_NE(content.status().message().find("extra-config"), std::string::npos);
+    EXPECT_NE(content.status().message().find(bad.substr(1)), std::string::npos);
+  }
+}
+
+TEST(StorePath, SglangsVariableThenXdgThenHome) {
+  EXPECT_EQ(default_store_path("/s", "/x", "/h"), "/s");
+  EXPECT_EQ(default_store_path("", "/x", "/h"), "/x/hitide/store");
+  EXPECT_EQ(default_store_path("", "", "/h"), "/h/.cache/hitide/store");
+  EXPECT_EQ(default_store_path("", "relative", "/h"), "/h/.cache/hitide/store");
+  EXPECT_EQ(default_store_path("", "", ""), "");
+}
+
+TEST_F(SetupTest, ModelFilesAreLookedAtFirst) {
+  EXPECT_TRUE(check_model_file(file("m.gguf", "GGUF and more")).ok());
+  const auto refused = [&](const std::string& path, std::string_view why) {
+    const Status status = check_model_file(path);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << path;
+    EXPECT_NE(status.message().find(path), std::string::npos);
+    EXPECT_NE(status.message().find(why), std::string::npos) << status.to_string();
+  };
+  refused((folder_ / "none.gguf").string(), "No such file");
+  refused(folder_.string(), "directory");
+  refused(file("empty.gguf", ""), "no GGUF");
+  refused(file("text.gguf", "hello, this is text"), "no GGUF");
+  refused("/dev/null", "no regular file");
+}
+
+TEST(StartLines, SayWhatIsServed) {
+  EngineInfo info;
+  info.model_name = "smol";
+  info.context_length = 2048;
+  info.page_size = 32;
+  info.kv_cache_dtype = "q8_0";
+  info.exact = true;
+  info.cache_on = true;
+  CacheStats stats;
+  stats.device.pages_total = 10;
+  stats.host.pages_total = 100;
+  stats.storage_backend = "file";
+  stats.storage_detail = "/var/store";
+  stats.storage.bytes_limit = 64'000'000'000;
+  const ServeOptions options;
+  const std::string text = start_lines(info, stats, options, "0.1.0");
+  for (const char* part : {"hitide 0.1.0", "smol", "2048", "q8_0, exact", "320 tokens",
+                           "3200 tokens", "/var/store", "64.00 GB"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+  info.exact = false;
+  stats.storage_backend = "none";
+  stats.storage_detail = "locked by process 7";
+  const std::string without = start_lines(info, stats, options, "0.1.0");
+  EXPECT_NE(without.find("not exact"), std::string::npos);
+  EXPECT_NE(without.find("no storage: locked by process 7"), std::string::npos);
+  info.cache_on = false;
+  info.cache_detail = "--disable-radix-cache";
+  EXPECT_NE(start_lines(info, stats, options, "0.1.0").find("cache: off: --disable-radix-cache"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace hitide
