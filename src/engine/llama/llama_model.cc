@@ -142,7 +142,8 @@ Result<LlamaModelPtr> load_llama_model(const std::string& path, std::uint32_t gp
 Result<LlamaContextPtr> make_llama_context(llama_model& model, const ContextPlan& plan) {
   llama_context_params params = llama_context_default_params();
   params.n_ctx = plan.cells;
-  params.n_batch = plan.batch;
+  // At start llama.cpp makes room for one output per sequence, and aborts when a batch is smaller.
+  params.n_batch = std::max(plan.batch, plan.sequences);
   params.n_ubatch = plan.micro_batch;
   params.n_seq_max = plan.sequences;
   params.n_threads = static_cast<std::int32_t>(plan.threads);
