@@ -10,7 +10,7 @@ namespace hitide {
 namespace {
 
 StoreUnderTest open_memory() {
-  return {.surroundings = nullptr, .store = std::make_unique<MemoryStore>(16u << 20)};
+  return {.surroundings = nullptr, .store = std::make_unique<MemoryStore>(8u << 20)};
 }
 
 StoreUnderTest open_null() {
@@ -20,14 +20,14 @@ StoreUnderTest open_null() {
 // Without faults the test double must be as good as what it wraps.
 StoreUnderTest open_fault() {
   return {.surroundings = nullptr,
-          .store = std::make_unique<FaultStore>(std::make_unique<MemoryStore>(16u << 20))};
+          .store = std::make_unique<FaultStore>(std::make_unique<MemoryStore>(8u << 20))};
 }
 
 StoreUnderTest open_file() {
   auto directory = std::make_shared<TempDirectory>();
   FileStoreOptions options;
   options.path = *directory / "store";
-  options.bytes_max = 16u << 20;
+  options.bytes_max = 8u << 20;
   options.disk_free_bytes_min = 0;
   auto store = FileStore::open(options);
   EXPECT_TRUE(store.ok()) << store.status().to_string();

@@ -141,7 +141,7 @@ TEST(Envelope, EveryTruncationIsSeen) {
   }
 }
 
-// ---- key schema ----------------------------------------------------------------------------------
+// ---- key schema ---------------------------------------------------------------------------------
 
 TEST(KeySchema, KeysAreTheGoldenOnes) {
   const Page page;

@@ -109,7 +109,7 @@ CallOutcome PageStore::in_batches(std::span<const PageSlot> pages, std::span<Sta
   return outcome;
 }
 
-// ---- exists --------------------------------------------------------------------------------------
+// ---- exists -------------------------------------------------------------------------------------
 
 CallOutcome PageStore::exists(std::span<const PageKey> keys, std::span<StatusCode> out,
                               const CallOptions& options) {
@@ -151,7 +151,7 @@ void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
   }
 }
 
-// ---- load ----------------------------------------------------------------------------------------
+// ---- load ---------------------------------------------------------------------------------------
 
 CallOutcome PageStore::load(std::span<const PageSlot> pages, std::span<StatusCode> out,
                             const CallOptions& options) {
@@ -246,7 +246,7 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
   }
 }
 
-// ---- store ---------------------------------------------------------------------------------------
+// ---- store --------------------------------------------------------------------------------------
 
 CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                              const CallOptions& options) {
@@ -308,7 +308,7 @@ CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size
   return outcome;
 }
 
-// ---- the rest ------------------------------------------------------------------------------------
+// ---- the rest -----------------------------------------------------------------------------------
 
 PageStoreStats PageStore::stats() const {
   PageStoreStats stats;

@@ -32,7 +32,7 @@ struct StoreUnderTest {
 
 struct StoreKind {
   std::string name;
-  // An empty store with room for 8 MiB of objects at least.
+  // An empty store with room for 4 MiB of objects at least.
   std::function<StoreUnderTest()> open;
   bool keeps = true;  // false: every object is evicted at once
   friend std::ostream& operator<<(std::ostream& out, const StoreKind& kind) {

@@ -23,8 +23,9 @@ Status refused(std::string message) {
 }
 
 Status write_small_file(const std::string& path, int fd, std::string_view text) {
-  if (::ftruncate(fd, 0) != 0 ||
-      ::pwrite(fd, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size())) {
+  // Never cut to nothing first: some file systems then flush the file when it is closed.
+  const auto size = static_cast<ssize_t>(text.size());
+  if (::pwrite(fd, text.data(), text.size(), 0) != size || ::ftruncate(fd, size) != 0) {
     return errno_status(errno, "write", path);
   }
   return {};

@@ -93,7 +93,9 @@ std::vector<char> read_bytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// A new file each time: writing over an old one makes some file systems flush it.
 void write_bytes(const std::string& path, const std::vector<char>& bytes) {
+  std::filesystem::remove(path);
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
@@ -155,7 +157,7 @@ class FileStoreTest : public testing::Test {
   std::unique_ptr<FileStore> store_;
 };
 
-// ---- start and restart ---------------------------------------------------------------------------
+// ---- start and restart --------------------------------------------------------------------------
 
 TEST_F(FileStoreTest, KeepsObjectsOverARestart) {
   ASSERT_TRUE(open().ok());
@@ -262,7 +264,7 @@ TEST_F(FileStoreTest, BadFilesDoNotPreventOpening) {
   EXPECT_TRUE(std::filesystem::exists(folder + "7.seg")) << "not named like ours";
 }
 
-// ---- golden bytes --------------------------------------------------------------------------------
+// ---- golden bytes -------------------------------------------------------------------------------
 
 // tests/golden/file_store: what docs/formats/file_store.md says, written by a program of its own.
 TEST_F(FileStoreTest, WritesTheGoldenBytes) {
@@ -288,7 +290,7 @@ TEST_F(FileStoreTest, ReadsTheGoldenBytes) {
   EXPECT_EQ(check("third", 1), kOk);
 }
 
-// ---- damage --------------------------------------------------------------------------------------
+// ---- damage -------------------------------------------------------------------------------------
 
 class DamageTest : public FileStoreTest {
  protected:
@@ -422,7 +424,7 @@ TEST_F(FileStoreTest, FilesTruncatedWhileServingAreMisses) {
   EXPECT_EQ(check("b", 5000), kOk);
 }
 
-// ---- failing disks -------------------------------------------------------------------------------
+// ---- failing disks ------------------------------------------------------------------------------
 
 TEST_F(FileStoreTest, ShortReadsAndWritesAreCompleted) {
   files_.short_transfers = true;
@@ -559,7 +561,7 @@ TEST_F(FileStoreTest, WritesAreSyncedInTheBackground) {
   options_.sync_interval_ms = 0;
 }
 
-// ---- limits and eviction -------------------------------------------------------------------------
+// ---- limits and eviction ------------------------------------------------------------------------
 
 TEST_F(FileStoreTest, EvictsTheOldestAndStaysWithinTheLimit) {
   options_.bytes_max = 8u << 20;
@@ -615,7 +617,7 @@ TEST_F(FileStoreTest, WhenNothingCanBeDeletedPutsAreRefusedWithoutSpinning) {
   EXPECT_EQ(held(n), n);
 }
 
-// ---- threads -------------------------------------------------------------------------------------
+// ---- threads ------------------------------------------------------------------------------------
 
 // Writers fill a small store round and round while readers read what may be evicted under them.
 TEST_F(FileStoreTest, ReadersWritersAndEvictionDoNotDisturbEachOther) {
@@ -626,6 +628,7 @@ TEST_F(FileStoreTest, ReadersWritersAndEvictionDoNotDisturbEachOther) {
   std::atomic<int> wrong = 0;
   std::atomic<int> hits = 0;
   std::atomic<int> newest = 0;
+  std::atomic<int> writing = 2;
   const auto size_of = [](int n) { return 20'000 + static_cast<std::size_t>(n % 7) * 1111; };
   std::vector<std::thread> threads;
   for (int t = 0; t < 2; ++t) {
@@ -636,11 +639,12 @@ TEST_F(FileStoreTest, ReadersWritersAndEvictionDoNotDisturbEachOther) {
         newest = n;
         if (n % 10 == 0 && remove_object(*store_, name(n)) != kOk) ++wrong;
       }
+      --writing;
     });
   }
   for (int t = 0; t < 2; ++t) {
     threads.emplace_back([&, t] {
-      for (int round = 0; round < 1500; ++round) {
+      for (int round = 0; writing > 0 || round < 180; ++round) {
         const int n = std::max(0, newest - (round * (t + 3)) % 180);
         const StatusCode code = check(name(n), size_of(n));
         if (code == kOk) ++hits;
