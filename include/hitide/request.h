@@ -14,7 +14,7 @@ namespace hitide {
 struct PrefixRequest {
   std::span<const TokenId> tokens;             // [n], n >= 1; the prompt
   std::optional<std::string_view> extra_key;   // adapter or other namespace
-  std::optional<std::string_view> cache_salt;  // tenant; two salts never share
+  std::optional<std::string_view> cache_salt;  // tenant; two salts never share; "" is none
   std::string_view label;                      // for the explanation
 };
 

@@ -116,54 +116,42 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
   if (!fresh.empty()) write_to_storage(fresh, plan);
 }
 
-// `nodes`: on the host, top down on one path, though not always adjacent.
+// `nodes`: on the host, top down on one path, though not always adjacent. One operation writes a
+// node whole, so that no two writes of one page are ever under way; lanes split it by their limits.
 void CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan) {
   if (config_.storage != StorageState::on) return;
-  std::vector<PageKey> keys;
-  std::vector<PageId> pages;
-  const auto flush_batch = [&] {
-    if (keys.empty()) return;
-    StorageWriteOp write;
-    Operation& operation = add_operation(OpKind::write, write.id);
-    operation.host_pages = pages;
-    begin_operations(Tier::host, pages);
-    operation.pin = nodes.back();
-    tree_.pin(operation.pin, Tier::host);
-    write.keys = std::move(keys);
-    write.host_pages = std::move(pages);
-    plan.ops.emplace_back(std::move(write));
-    keys.clear();
-    pages.clear();
-  };
+  StorageWriteOp write;
+  Operation& operation = add_operation(OpKind::write, write.id);
   for (const NodeIndex node : nodes) {
     Node& n = tree_.node(node);
     n.store_pending = true;
     const std::vector<PageId>& host = tree_.residency(node, Tier::host).pages;
-    for (std::uint32_t i = 0; i < n.page_count(); ++i) {
-      keys.push_back(n.keys[i]);
-      pages.push_back(host[i]);
-      if (keys.size() == config_.policy.storage_batch_pages) flush_batch();
-    }
+    write.keys.insert(write.keys.end(), n.keys.begin(), n.keys.end());
+    write.host_pages.insert(write.host_pages.end(), host.begin(), host.end());
   }
-  flush_batch();
+  operation.host_pages = write.host_pages;
+  operation.pin = nodes.back();
+  tree_.pin(operation.pin, Tier::host);
+  begin_operations(Tier::host, operation.host_pages);
+  plan.ops.emplace_back(std::move(write));
 }
 
 void CacheCore::on_write(Operation& operation, const Completion& completion) {
   end_operations(Tier::host, operation.host_pages, completion.buffers_busy_until);
-  const auto done = [&](std::size_t i) {
-    return i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||
-                                           completion.pages[i] == StatusCode::already_exists);
-  };
-  for (std::size_t i = 0; i < operation.host_pages.size(); ++i) {
-    done(i) ? ++stats_.backed_up_pages_storage : ++stats_.backup_dropped_pages_storage;
-    const NodeIndex node = tree_.owner(Tier::host, operation.host_pages[i]);
-    if (node == kNoNode) continue;
-    Node& n = tree_.node(node);
-    // A node may span several writes: it counts as stored until one of its pages fails, and the
-    // next commit on its path then writes it again.
-    if (n.store_pending) n.stored = true;
-    n.store_pending = false;
-    if (!done(i)) n.stored = false;
+  const std::uint32_t count = static_cast<std::uint32_t>(operation.host_pages.size());
+  for (std::uint32_t i = 0; i < count;) {
+    // Nodes may have been split since: each lies within the operation. A node with a page that was
+    // not stored is written again by the next commit on its path.
+    Node& node = tree_.node(tree_.owner(Tier::host, operation.host_pages[i]));
+    node.store_pending = false;
+    node.stored = true;
+    for (const std::uint32_t end = i + node.page_count(); i < end; ++i) {
+      const bool stored =
+          i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||
+                                          completion.pages[i] == StatusCode::already_exists);
+      ++(stored ? stats_.backed_up_pages_storage : stats_.backup_dropped_pages_storage);
+      node.stored = node.stored && stored;
+    }
   }
   tree_.unpin(operation.pin, Tier::host);
 }

@@ -12,7 +12,10 @@ std::shared_ptr<const Prompt> CacheCore::make_prompt(const PrefixRequest& reques
   prompt->tokens.assign(request.tokens.begin(), request.tokens.end());
   Namespace space;
   if (request.extra_key) space.extra_key = std::string(*request.extra_key);
-  if (request.cache_salt) space.cache_salt = std::string(*request.cache_salt);
+  // An empty salt is none, as in the chain of page keys.
+  if (request.cache_salt && !request.cache_salt->empty()) {
+    space.cache_salt = std::string(*request.cache_salt);
+  }
   prompt->space = space.encode();
   prompt->page_size = config_.page_size;
   prompt->keys.reserve(prompt->page_count());
