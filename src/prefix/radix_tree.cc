@@ -147,11 +147,16 @@ FindResult RadixTree::find(NodeIndex root, std::span<const TokenId> tokens) cons
   bool on_device = true;
   bool on_host = true;
   while (pages_left > 0) {
-    const NodeIndex child = find_child(at.node, rest, hash_page(rest));
+    // An only child is compared at once: it need not be looked up.
+    NodeIndex child = nodes_[at.node].first_child;
+    if (child != kNoNode && nodes_[child].next_sibling != kNoNode) {
+      child = find_child(at.node, rest, hash_page(rest));
+    }
     if (child == kNoNode) break;
     const Node& next = nodes_[child];
     const std::uint32_t pages = std::min(pages_left, next.page_count());
     const std::uint32_t same = common_pages(next.tokens.data(), rest, pages, page_size_);
+    if (same == 0) break;
     at = Boundary{child, same, at.pages + same};
     result.path = at;
     on_device = on_device && residency(child, Tier::device).resident();
