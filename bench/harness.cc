@@ -62,8 +62,8 @@ Status measure_checked(int warm_up, int pairs, const Measurement& ours,
 }
 
 void Report::print_head() const {
-  fmt::print("{:<26} {:>10} {:>10} {:<7} {:>7} {:>6}  {:<8} {:<6} {}\n", "row", "ours",
-             "reference", "unit", "ratio", "+-", "target", "", "");
+  fmt::print("{:<26} {:>10} {:>10} {:<7} {:>7} {:>6}  {:<8} {:<6} {}\n", "row", "ours", "reference",
+             "unit", "ratio", "+-", "target", "", "");
   std::fflush(stdout);
 }
 

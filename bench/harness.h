@@ -59,7 +59,7 @@ struct Row {
   std::string unit;  // of both sides, for example "us" or "MB/s"
   Pairs pairs = {};
   std::optional<Target> target = {};  // none: for information
-  std::string note = {};  // for people; only in the table
+  std::string note = {};              // for people; only in the table
 };
 
 // Calls `ours` and `reference` in turn, `warm_up` times for nothing and then `pairs` times. Each

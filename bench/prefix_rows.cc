@@ -21,9 +21,16 @@ constexpr std::uint32_t kPages = kTokens / kPageSize;
 constexpr std::uint32_t kTurnTokens = 1'024;
 constexpr double kMicro = 1e6;
 
-// A tree that holds `tokens` in nodes of `node_tokens` each, one below the other.
-std::unique_ptr<RadixTree> make_path(std::span<const TokenId> tokens, std::size_t node_tokens) {
-  auto tree = std::make_unique<RadixTree>(kPageSize, kPages, kPages);
+struct PathShape {
+  std::size_t node_tokens = 0;
+  bool siblings = false;  // every node has one, so that it must be looked up
+};
+
+// A tree that holds `tokens` in nodes one below the other.
+std::unique_ptr<RadixTree> make_path(std::span<const TokenId> tokens, const PathShape& shape) {
+  auto tree = std::make_unique<RadixTree>(kPageSize, 2 * kPages, 1);
+  const std::size_t node_tokens = shape.node_tokens;
+  std::uint32_t sibling_page = kPages;
   std::vector<PageKey> keys;
   PageHasher(kPageSize).extend(nullptr, tokens, keys);
   const std::size_t node_pages = node_tokens / kPageSize;
@@ -33,9 +40,13 @@ std::unique_ptr<RadixTree> make_path(std::span<const TokenId> tokens, std::size_
     for (std::size_t i = page; i < page + node_pages; ++i) {
       ids.push_back(PageId{static_cast<std::uint32_t>(i), 1});
     }
-    parent =
-        tree->add_child(parent, tokens.subspan(page * kPageSize, node_tokens),
-                        std::span(keys).subspan(page, node_pages), Tier::device, ids);
+    if (shape.siblings) {
+      const PageId id{sibling_page++, 1};
+      tree->add_child(parent, make_tokens(kPageSize, sibling_page), std::span(keys).first(1),
+                      Tier::device, std::span(&id, 1));
+    }
+    parent = tree->add_child(parent, tokens.subspan(page * kPageSize, node_tokens),
+                             std::span(keys).subspan(page, node_pages), Tier::device, ids);
   }
   return tree;
 }
@@ -53,10 +64,10 @@ std::string tail_note(const Pairs& pairs) {
                      quantile(pairs.reference, 0.999));
 }
 
-Status match_in_tree(const std::string& name, std::size_t node_tokens, Report& report) {
+Status match_in_tree(const std::string& name, const PathShape& shape, Report& report) {
   const std::vector<TokenId> prompt = make_tokens(kTokens, 1);
   const std::vector<TokenId> copy = prompt;
-  const std::unique_ptr<RadixTree> tree = make_path(prompt, node_tokens);
+  const std::unique_ptr<RadixTree> tree = make_path(prompt, shape);
   const NodeIndex root = tree->root({});
   std::uint32_t found_pages = 0;
   const auto find_once = [&] {
@@ -121,7 +132,8 @@ Status open_in_core(Report& report) {
     return opened + watch.seconds() * kMicro;
   };
   Row next{.name = "match.next_turn", .unit = "us"};
-  next.pairs = measure(20, 1'000, [&] { return open_once(turn); }, open_and_hash);
+  next.pairs = measure(
+      20, 1'000, [&] { return open_once(turn); }, open_and_hash);
   next.note = tail_note(next.pairs);
   report.add(next);
   return failure;
@@ -197,16 +209,19 @@ Status hash_pages(Report& report) {
   return ok_status();
 }
 
+Case match_case(const std::string& name, const PathShape& shape) {
+  return {.rows = {name}, .run = [name, shape](const Settings&, Report& report) {
+            return match_in_tree(name, shape, report);
+          }};
+}
+
 }  // namespace
 
 std::vector<Case> prefix_cases() {
   return {
-      {.rows = {"match.one_node"},
-       .run = [](const Settings&,
-                 Report& report) { return match_in_tree("match.one_node", kTokens, report); }},
-      {.rows = {"match.turns"},
-       .run = [](const Settings&,
-                 Report& report) { return match_in_tree("match.turns", kTurnTokens, report); }},
+      match_case("match.one_node", {.node_tokens = kTokens}),
+      match_case("match.turns", {.node_tokens = kTurnTokens}),
+      match_case("match.branches", {.node_tokens = kTurnTokens, .siblings = true}),
       {.rows = {"match.open_prefix", "match.next_turn"},
        .run = [](const Settings&, Report& report) { return open_in_core(report); }},
       {.rows = {"hash.new_tokens"},

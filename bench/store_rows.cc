@@ -1,4 +1,4 @@
 #include "bench/cases.h"
 namespace hitide::bench {
 std::vector<Case> store_cases() { return {}; }
-}
+}  // namespace hitide::bench
