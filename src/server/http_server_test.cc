@@ -281,9 +281,14 @@ TEST_F(HttpServerTest, BadBodiesGetClear400sAndTheConnectionGoesOn) {
   const std::string deep(50'000, '[');
   for (const std::string& body :
        {std::string("{"), std::string(""), deep, std::string("{\"messages\":\"\xff\"}"),
-        std::string(R"({"messages":[{"role":"alien","content":"x"}]})")}) {
+        std::string(R"({"messages":[]})")}) {
     expect_error(one.Post(kChat, body, "application/json"), 400, "");
   }
+  const auto alien =
+      one.Post(kChat, R"({"messages":[{"role":"alien","content":"x"}]})", "application/json");
+  const Json error = Json::parse(alien->body)["error"];
+  EXPECT_EQ(error["param"], "messages");
+  EXPECT_EQ(error["message"], "messages: unknown role alien");
   const auto good = one.Post(kChat, chat_body(false).dump(), "application/json");
   ASSERT_TRUE(good);
   EXPECT_EQ(good->status, 200);

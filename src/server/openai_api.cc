@@ -92,8 +92,9 @@ OpenAiApi::OpenAiApi(Engine& engine, const ServerOptions& options, std::uint32_t
 Result<GenerationRequest> OpenAiApi::prepare(ApiRequest& request) {
   GenerationRequest& generation = request.generation;
   if (request.kind == ApiKind::chat) {
-    HITIDE_ASSIGN_OR_RETURN(const std::string text, engine_.apply_chat_template(request.messages));
-    generation.prompt = engine_.tokenize(text, true, true);
+    const Result<std::string> text = engine_.apply_chat_template(request.messages);
+    if (!text.ok()) return text.status().with_context("messages");
+    generation.prompt = engine_.tokenize(*text, true, true);
   } else if (!request.prompt_tokens.empty()) {
     generation.prompt = std::move(request.prompt_tokens);
   } else {

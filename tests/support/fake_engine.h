@@ -86,7 +86,7 @@ class FakeEngine final : public Engine {
     std::string text;
     for (const ChatMessage& message : messages) {
       if (message.role != "system" && message.role != "user" && message.role != "assistant") {
-        return Status(StatusCode::invalid_argument, "messages: unknown role " + message.role);
+        return Status(StatusCode::invalid_argument, "unknown role " + message.role);
       }
       text += message.role + ":" + message.content + "\n";
     }
