@@ -29,7 +29,7 @@ class SetupTest : public ::testing::Test {
 TEST_F(SetupTest, StorageConfigIsTextOrAFile) {
   EXPECT_EQ(read_storage_config("{\"a\":1}").value(), "{\"a\":1}");
   EXPECT_EQ(read_storage_config("@" + file("c.json", "{}")).value(), "{}");
-  for (const std::string bad :
+  for (const std::string& bad :
        {"@" + (folder_ / "none").string(), "@" + folder_.string(), std::string("@")}) {
     const auto content = read_storage_config(bad);
     EXPECT_EQ(content.status().code(), StatusCode::invalid_argument) << bad;
