@@ -1,5 +1,8 @@
 // Exactness: greedy tokens and logits with the cache equal those without it, bit for bit, whichever
 // tier the prefix came from and whatever else happens.
+#include <filesystem>
+#include <fstream>
+
 #include "base/metrics.h"
 #include "tests/integration/engine_harness.h"
 
@@ -54,8 +57,9 @@ TEST(EngineExact, DeviceHit) {
   expect_same(branched, uncached.generate(branch, 6), "branch");
 }
 
-TEST(EngineExact, HostHitAfterEvictionFromTheDevice) {
+void run_host_hit(const std::string& kv_type) {
   test::TestOptions options;
+  options.engine.kv_cache_dtype = kv_type;
   options.engine.context_length = 160;
   options.engine.device_tokens = 160;
   const auto engine = options.open();
@@ -72,8 +76,11 @@ TEST(EngineExact, HostHitAfterEvictionFromTheDevice) {
   expect_same(warm, uncached.generate(first, 8), "from the host");
 }
 
+TEST(EngineExact, HostHitAfterEvictionFromTheDeviceQ8) { run_host_hit("q8_0"); }
+TEST(EngineExact, HostHitAfterEvictionFromTheDeviceF16) { run_host_hit("f16"); }
+
 TEST(EngineExact, StorageHitAfterRestart) {
-  test::ScratchFolder folder;
+  const TempDirectory folder;
   test::TestOptions options;
   options.cache.storage.backend = "file";
   options.cache.storage.path = folder.path();
@@ -94,6 +101,49 @@ TEST(EngineExact, StorageHitAfterRestart) {
   expect_tiers(warm, 0, 0, 144);
   test::Uncached uncached(options);
   expect_same(warm, uncached.generate(prompt, 8), "from the store");
+}
+
+// One bit of a stored page flips between two runs: the page is a miss, and nothing else changes.
+TEST(EngineExact, ADamagedStoredPageIsComputedAgain) {
+  const TempDirectory folder;
+  test::TestOptions options;
+  options.cache.storage.backend = "file";
+  options.cache.storage.path = folder.path();
+  const std::vector<TokenId> prompt = test::some_tokens(150, 25);
+  {
+    const auto engine = options.open();
+    ASSERT_NE(engine, nullptr);
+    generate(*engine, prompt, 2);
+    test::wait_for("backups to the store",
+                   [&] { return engine->cache_stats().backed_up_pages_storage >= 9; });
+    EXPECT_TRUE(engine->close(std::chrono::steady_clock::now() + std::chrono::seconds(5)).ok());
+  }
+  std::filesystem::path largest;
+  std::uintmax_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path())) {
+    if (entry.is_regular_file() && entry.file_size() > bytes) {
+      largest = entry.path();
+      bytes = entry.file_size();
+    }
+  }
+  ASSERT_GT(bytes, 9 * 100'000u);
+  {
+    // In the fifth of nine pages, far from its ends.
+    std::fstream file(largest, std::ios::in | std::ios::out | std::ios::binary);
+    const auto at = static_cast<std::streamoff>(9 * 205'000 / 2);
+    char byte = 0;
+    file.seekg(at);
+    file.get(byte);
+    file.seekp(at);
+    file.put(static_cast<char>(byte ^ 4));
+  }
+  const auto engine = options.open();
+  ASSERT_NE(engine, nullptr);
+  const GenerationResult warm = generate(*engine, prompt, 8);
+  EXPECT_EQ(warm.cached_storage, 64u);
+  EXPECT_EQ(engine->cache_stats().verification_failures, 1u);
+  test::Uncached uncached(options);
+  expect_same(warm, uncached.generate(prompt, 8), "with a damaged page");
 }
 
 TEST(EngineExact, ConcurrentRequests) {

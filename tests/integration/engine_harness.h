@@ -4,7 +4,6 @@
 
 #include <chrono>
 #include <condition_variable>
-#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "engine/llama/llama_engine.h"
 #include "tests/integration/engine_support.h"
+#include "tests/support/temp_directory.h"
 
 namespace hitide::test {
 
@@ -66,24 +66,6 @@ class WaitingSink final : public GenerationSink {
   int texts_ = 0;
   std::string text_, explanation_id_;
   GenerationResult result_;
-};
-
-// A directory that is removed with the object.
-class ScratchFolder {
- public:
-  ScratchFolder() {
-    std::string name = (std::filesystem::temp_directory_path() / "hitide-engine-XXXXXX").string();
-    EXPECT_NE(::mkdtemp(name.data()), nullptr);
-    path_ = name;
-  }
-  ~ScratchFolder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  std::string path() const { return path_; }
-
- private:
-  std::string path_;
 };
 
 struct TestOptions {

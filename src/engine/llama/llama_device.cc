@@ -68,6 +68,7 @@ void LlamaDevice::detach() {
     const std::lock_guard lock(queue_mutex_);
     left.swap(queue_);
     executed_ = submitted_;
+    loads_ = 0;
   }
   if (copying_) {
     active_.results.resize(active_.batch.pages.size(), StatusCode::cancelled);
@@ -90,6 +91,8 @@ void LlamaDevice::submit(SequenceCommand command) { enqueue(std::move(command));
 void LlamaDevice::enqueue(Item item) {
   {
     const std::lock_guard lock(queue_mutex_);
+    const auto* const batch = std::get_if<CopyBatch>(&item);
+    if (batch != nullptr && batch->direction == CopyDirection::to_device) ++loads_;
     queue_.push_back(std::move(item));
     ++submitted_;
   }
@@ -109,13 +112,20 @@ std::uint64_t LlamaDevice::executed() const {
 // ---- The command queue
 // ---------------------------------------------------------------------------
 
-bool LlamaDevice::run_commands(Duration budget) {
-  const TimePoint deadline = SystemClock::instance().now() + budget;
-  do {
+bool LlamaDevice::run_commands(Duration budget, Duration load_budget) {
+  const TimePoint start = SystemClock::instance().now();
+  for (;;) {
     if (!run_one()) return false;
-  } while (SystemClock::instance().now() < deadline);
+    const Duration spent = SystemClock::instance().now() - start;
+    if (spent >= budget && (spent >= load_budget || !loads_pending())) break;
+  }
   const std::lock_guard lock(queue_mutex_);
   return executed_ != submitted_;
+}
+
+bool LlamaDevice::loads_pending() const {
+  const std::lock_guard lock(queue_mutex_);
+  return loads_ > 0;
 }
 
 // One command, or one page of a copy. False when there was nothing to do.
@@ -153,9 +163,11 @@ bool LlamaDevice::run_one() {
     results.push_back(code);
   }
   if (results.size() >= active_.batch.pages.size()) {
+    const bool load = active_.batch.direction == CopyDirection::to_device;
     finish_copy();
     const std::lock_guard lock(queue_mutex_);
     ++executed_;
+    if (load) --loads_;
   }
   return true;
 }

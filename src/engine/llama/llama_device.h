@@ -101,8 +101,10 @@ class LlamaDevice final : public Device {
   // -------------------------------------------------------------------------------
 
   // Executes items in order for about `budget`: at least one page or command, then until the time
-  // is up. Returns true when items are left.
-  bool run_commands(Duration budget);
+  // is up; as long as a load is queued, until `load_budget` is, because its request waits for it.
+  // Returns true when items are left.
+  bool run_commands(Duration budget, Duration load_budget);
+  bool run_commands(Duration budget) { return run_commands(budget, budget); }
 
   // Computes all runs in one batch (at most options.batch tokens; one run per sequence). After ok
   // every sequence holds its tokens too. Makes room first: by executing what is queued, then by
@@ -148,6 +150,7 @@ class LlamaDevice final : public Device {
 
   bool run_one();
   void enqueue(Item item);
+  bool loads_pending() const;
   void execute(const SequenceCommand& command);
   void execute_bind(Sequence& sequence, const SequenceCommand& command);
   void execute_trim(Sequence& sequence, std::uint32_t pages_kept);
@@ -177,6 +180,7 @@ class LlamaDevice final : public Device {
   std::deque<Item> queue_;       // guarded by queue_mutex_
   std::uint64_t submitted_ = 0;  // guarded by queue_mutex_
   std::uint64_t executed_ = 0;   // guarded by queue_mutex_
+  std::uint64_t loads_ = 0;      // guarded by queue_mutex_: to_device batches not done
 
   std::mutex run_mutex_;            // held while one item is executed, and by attach and detach
   CompletionSink* sink_ = nullptr;  // guarded by run_mutex_

@@ -21,6 +21,7 @@ using std::chrono::seconds;
 
 // Copies between two steps; more would be felt as a pause between two tokens.
 constexpr Duration kCopyBudgetBusy = milliseconds(2);
+constexpr Duration kLoadBudgetBusy = milliseconds(20);  // a request waits for its first token
 constexpr Duration kCopyBudgetIdle = milliseconds(50);
 // A request that alone finds no room is given up after this: backups end sooner.
 constexpr Duration kAdmissionPatience = seconds(30);
@@ -141,7 +142,8 @@ void StepLoop::run() {
 bool StepLoop::step() {
   take_orders();
   const bool anyone = !running_.empty() || !waiting_.empty();
-  const bool commands_left = device_.run_commands(anyone ? kCopyBudgetBusy : kCopyBudgetIdle);
+  const bool commands_left = anyone ? device_.run_commands(kCopyBudgetBusy, kLoadBudgetBusy)
+                                    : device_.run_commands(kCopyBudgetIdle);
   open_and_admit();
   start_loaded();
   std::vector<Work> batch = plan_batch();
