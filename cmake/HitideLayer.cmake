@@ -9,6 +9,16 @@ find_package(spdlog REQUIRED)
 find_package(tsl-robin-map REQUIRED)
 pkg_check_modules(xxhash REQUIRED IMPORTED_TARGET libxxhash)
 
+# Some builds of xxhash choose the widest vectors at run time, which doubles its speed.
+include(CheckCXXSourceCompiles)
+set(CMAKE_REQUIRED_LIBRARIES PkgConfig::xxhash)
+check_cxx_source_compiles("
+#include <xxhash.h>
+#include <xxh_x86dispatch.h>
+int main() { return static_cast<int>(XXH3_64bits_dispatch(nullptr, 0)); }
+" HITIDE_XXHASH_DISPATCH)
+unset(CMAKE_REQUIRED_LIBRARIES)
+
 add_library(hitide_flags INTERFACE)
 target_compile_options(hitide_flags INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
                                               -Wno-sign-conversion -Wnon-virtual-dtor)

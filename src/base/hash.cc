@@ -2,6 +2,9 @@
 
 #include <openssl/evp.h>
 #include <xxhash.h>
+#ifdef HITIDE_XXHASH_DISPATCH
+#include <xxh_x86dispatch.h>  // after xxhash.h: its names now mean the dispatching functions
+#endif
 
 #include "base/check.h"
 
