@@ -1,4 +1,351 @@
+// The file store against plain calls that move the same bytes to and from one file, and how fast a
+// store is there again after a restart.
+//
+// Both sides are buffered: what is timed is the way into and out of the page cache. Only the
+// `synced` row has the time to disk in it, on both sides: close() against fdatasync().
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <memory>
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "base/file.h"
+#include "base/random.h"
 #include "bench/cases.h"
+#include "spec/layout.h"
+#include "storage/file/file_store.h"
+#include "storage/page_store.h"
+
 namespace hitide::bench {
-std::vector<Case> store_cases() { return {}; }
+namespace {
+
+constexpr std::uint64_t kMiB = 1u << 20;
+constexpr std::uint64_t kSmolPageBytes = 391'680;  // 32 tokens of SmolLM2-135M, q8_0
+constexpr std::size_t kBatch = 32;
+constexpr int kReadPasses = 4;  // in one round
+
+// Objects of one size, their keys, and memory to read them back into.
+struct Objects {
+  Objects(std::size_t count, std::uint64_t object_bytes)
+      : bytes(object_bytes), data(count * object_bytes), target(kBatch * object_bytes) {
+    Random random(11);
+    for (std::size_t i = 0; i + sizeof(std::uint64_t) <= data.size(); i += 512) {
+      const std::uint64_t value = random.next();
+      std::copy_n(reinterpret_cast<const std::byte*>(&value), sizeof value, data.data() + i);
+    }
+    for (std::size_t i = 0; i < count; ++i) keys.push_back(fmt::format("object-{:08}", i));
+  }
+  std::size_t count() const { return keys.size(); }
+  double megabytes() const { return static_cast<double>(data.size()) / 1e6; }
+  std::span<const std::byte> object(std::size_t i) const {
+    return std::span(data).subspan(i * bytes, bytes);
+  }
+  std::span<std::byte> place(std::size_t i) {
+    return std::span(target).subspan(i % kBatch * bytes, bytes);
+  }
+
+  std::uint64_t bytes;
+  std::vector<std::byte> data;
+  std::vector<std::byte> target;
+  std::vector<std::string> keys;
+};
+
+Result<std::unique_ptr<FileStore>> open_store(const Settings& settings) {
+  FileStoreOptions options;
+  options.path = settings.scratch + "/store";
+  options.bytes_max = 16u * 1024 * kMiB;
+  options.sync_interval_ms = 0;  // at close only
+  return FileStore::open(options);
+}
+
+void remove_files(const Settings& settings) {
+  std::error_code error;
+  std::filesystem::remove_all(settings.scratch + "/store", error);
+  std::filesystem::remove(settings.scratch + "/plain", error);
+}
+
+Status first_failure(const CallOutcome& outcome, std::span<const ItemResult> results) {
+  HITIDE_RETURN_IF_ERROR(outcome.status);
+  for (const ItemResult& result : results) {
+    if (result.code != StatusCode::ok) return Status(result.code, "an item of the batch failed");
+  }
+  return ok_status();
+}
+
+Status put_all(ObjectStore& store, const Objects& objects) {
+  for (std::size_t first = 0; first < objects.count(); first += kBatch) {
+    const std::size_t count = std::min(kBatch, objects.count() - first);
+    std::vector<std::span<const std::byte>> buffers(count);
+    std::vector<PutItem> items(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      buffers[i] = objects.object(first + i);
+      items[i] = {.key = objects.keys[first + i], .buffers = std::span(&buffers[i], 1)};
+    }
+    std::vector<ItemResult> results(count);
+    HITIDE_RETURN_IF_ERROR(first_failure(store.put(items, results, {}), results));
+  }
+  return ok_status();
+}
+
+Status get_all(ObjectStore& store, Objects& objects) {
+  for (std::size_t first = 0; first < objects.count(); first += kBatch) {
+    const std::size_t count = std::min(kBatch, objects.count() - first);
+    std::vector<std::span<std::byte>> buffers(count);
+    std::vector<GetItem> items(count);
+    for (std::size_t i = 0; i < count; ++i) {
+      buffers[i] = objects.place(first + i);
+      items[i] = {.key = objects.keys[first + i], .buffers = std::span(&buffers[i], 1)};
+    }
+    std::vector<ItemResult> results(count);
+    HITIDE_RETURN_IF_ERROR(first_failure(store.get(items, results, {}), results));
+  }
+  return ok_status();
+}
+
+// One file, its blocks reserved beforehand, the objects one behind the other.
+class PlainFile {
+ public:
+  Status create(const Settings& settings, std::uint64_t bytes) {
+    path_ = settings.scratch + "/plain";
+    fd_ = UniqueFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+    if (!fd_.valid()) return errno_status(errno, "create", path_);
+    const int error = ::posix_fallocate(fd_.get(), 0, static_cast<off_t>(bytes));
+    return error == 0 ? ok_status() : errno_status(error, "reserve", path_);
+  }
+  Status write_all(const Objects& objects) {
+    for (std::size_t i = 0; i < objects.count(); ++i) {
+      const auto bytes = objects.object(i);
+      std::size_t done = 0;
+      while (done < bytes.size()) {
+        const ssize_t got = ::pwrite(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                     static_cast<off_t>(i * objects.bytes + done));
+        if (got <= 0) return errno_status(errno, "write", path_);
+        done += static_cast<std::size_t>(got);
+      }
+    }
+    return ok_status();
+  }
+  Status read_all(Objects& objects) {
+    for (std::size_t i = 0; i < objects.count(); ++i) {
+      const auto bytes = objects.place(i);
+      std::size_t done = 0;
+      while (done < bytes.size()) {
+        const ssize_t got = ::pread(fd_.get(), bytes.data() + done, bytes.size() - done,
+                                    static_cast<off_t>(i * objects.bytes + done));
+        if (got <= 0) return errno_status(errno, "read", path_);
+        done += static_cast<std::size_t>(got);
+      }
+    }
+    return ok_status();
+  }
+  Status sync() {
+    return ::fdatasync(fd_.get()) == 0 ? ok_status() : errno_status(errno, "sync", path_);
+  }
+
+ private:
+  std::string path_;
+  UniqueFd fd_;
+};
+
+// Writes and reads that the rows of one size compare. New files every round: a store always writes
+// where nothing is cached yet.
+struct FileRows {
+  Row write, read, synced;
+};
+
+Status file_round(const Settings& settings, Objects& objects, bool counts, FileRows& rows) {
+  const double megabytes = objects.megabytes();
+  const auto note = [counts](Row& row, double ours, double reference) {
+    if (!counts) return;
+    row.pairs.ours.push_back(ours);
+    row.pairs.reference.push_back(reference);
+  };
+  HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> store, open_store(settings));
+  PlainFile plain;
+  HITIDE_RETURN_IF_ERROR(plain.create(settings, objects.data.size()));
+
+  const Stopwatch put;
+  HITIDE_RETURN_IF_ERROR(put_all(*store, objects));
+  const double put_time = put.seconds();
+  const Stopwatch write;
+  HITIDE_RETURN_IF_ERROR(plain.write_all(objects));
+  const double write_time = write.seconds();
+  note(rows.write, megabytes / put_time, megabytes / write_time);
+
+  for (int pass = 0; pass < kReadPasses; ++pass) {
+    const Stopwatch get;
+    HITIDE_RETURN_IF_ERROR(get_all(*store, objects));
+    const double get_time = get.seconds();
+    const Stopwatch read;
+    HITIDE_RETURN_IF_ERROR(plain.read_all(objects));
+    note(rows.read, megabytes / get_time, megabytes / read.seconds());
+  }
+
+  const Stopwatch close;
+  HITIDE_RETURN_IF_ERROR(store->close(kNoDeadline));
+  const double close_time = close.seconds();
+  const Stopwatch sync;
+  HITIDE_RETURN_IF_ERROR(plain.sync());
+  const double sync_time = sync.seconds();
+  note(rows.synced, megabytes / (put_time + close_time), megabytes / (write_time + sync_time));
+  remove_files(settings);
+  return ok_status();
+}
+
+Status file_store(const Settings& settings, const std::string& size, std::uint64_t object_bytes,
+                  Report& report) {
+  Objects objects(64 * kMiB / object_bytes, object_bytes);
+  FileRows rows;
+  rows.write = {.name = "file.write_" + size, .unit = "MB/s", .target = at_least(0.9)};
+  rows.read = {.name = "file.read_" + size, .unit = "MB/s", .target = at_least(0.9)};
+  rows.synced = {.name = "file.write_synced_" + size, .unit = "MB/s", .target = at_least(0.9)};
+  for (int round = 0; round < 22; ++round) {
+    HITIDE_RETURN_IF_ERROR(file_round(settings, objects, round >= 2, rows));
+  }
+  for (const Row* row : {&rows.write, &rows.read, &rows.synced}) report.add(*row);
+  return ok_status();
+}
+
+ModelSpec model_of(std::uint64_t page_bytes) {
+  ModelSpec model;
+  model.model_name = "bench";
+  model.weights_digest = std::string(64, 'b');
+  PoolSpec pool;
+  pool.page_bytes = page_bytes;
+  model.pools.push_back(pool);
+  return model;
+}
+
+// Pages through PageStore: keys, existence, envelope and checksum on top of the file store.
+Status page_store(const Settings& settings, Report& report) {
+  const ModelSpec model = model_of(kMiB - kEnvelopeBytes);
+  Objects objects(64, kMiB);
+  Objects slots(64, kMiB);
+  std::vector<PageSlot> pages(objects.count());
+  std::vector<PageSlot> back(objects.count());
+  for (std::size_t i = 0; i < pages.size(); ++i) {
+    pages[i].key.bytes[0] = static_cast<std::uint8_t>(i);
+    pages[i].slot = std::span(slots.data).subspan(i * kMiB, kMiB);
+    back[i] = {.key = pages[i].key, .slot = objects.place(i)};
+  }
+  Row store_row{.name = "pages.store_1m", .unit = "MB/s"};
+  Row load_row{.name = "pages.load_1m", .unit = "MB/s"};
+  const auto all_ok = [](const CallOutcome& outcome, std::span<const StatusCode> codes) -> Status {
+    HITIDE_RETURN_IF_ERROR(outcome.status);
+    const bool good = std::all_of(codes.begin(), codes.end(),
+                                  [](StatusCode code) { return code == StatusCode::ok; });
+    return good ? ok_status() : Status(StatusCode::internal, "a page failed");
+  };
+  const double megabytes = objects.megabytes();
+  std::vector<StatusCode> codes(pages.size());
+  for (int round = 0; round < 22; ++round) {
+    HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> files, open_store(settings));
+    PageStore store(*files, model);
+    PlainFile plain;
+    HITIDE_RETURN_IF_ERROR(plain.create(settings, objects.data.size()));
+    const Stopwatch put;
+    HITIDE_RETURN_IF_ERROR(all_ok(store.store(pages, codes, {}), codes));
+    const double put_time = put.seconds();
+    const Stopwatch write;
+    HITIDE_RETURN_IF_ERROR(plain.write_all(objects));
+    const double write_time = write.seconds();
+    const Stopwatch get;
+    for (std::size_t first = 0; first < back.size(); first += kBatch) {
+      const auto some = std::span(codes).subspan(first, kBatch);
+      HITIDE_RETURN_IF_ERROR(
+          all_ok(store.load(std::span(back).subspan(first, kBatch), some, {}), some));
+    }
+    const double get_time = get.seconds();
+    const Stopwatch read;
+    HITIDE_RETURN_IF_ERROR(plain.read_all(objects));
+    const double read_time = read.seconds();
+    HITIDE_RETURN_IF_ERROR(files->close(kNoDeadline));
+    remove_files(settings);
+    if (round < 2) continue;
+    store_row.pairs.ours.push_back(megabytes / put_time);
+    store_row.pairs.reference.push_back(megabytes / write_time);
+    load_row.pairs.ours.push_back(megabytes / get_time);
+    load_row.pairs.reference.push_back(megabytes / read_time);
+  }
+  report.add(store_row);
+  report.add(load_row);
+  return ok_status();
+}
+
+// Takes the store's files out of the page cache, as a restart of the machine would.
+Status forget_cached(const Settings& settings) {
+  for (const auto& entry : std::filesystem::directory_iterator(settings.scratch + "/store")) {
+    if (!entry.is_regular_file()) continue;
+    const UniqueFd fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.valid()) return errno_status(errno, "open", entry.path().string());
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+  }
+  return ok_status();
+}
+
+// The reference is what was promised: 2 s, and 95 of 100 objects.
+Status restart(const Settings& settings, Report& report) {
+  constexpr std::uint64_t kTotal = 2'000'000'000;
+  constexpr std::size_t kRound = 256;
+  const std::size_t count = kTotal / kSmolPageBytes;
+  Objects objects(kRound, kSmolPageBytes);
+  std::vector<std::string> keys;
+  {
+    HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> store, open_store(settings));
+    while (keys.size() < count) {
+      for (std::string& key : objects.keys) {
+        key = fmt::format("restart-{:08}", keys.size());
+        keys.push_back(key);
+      }
+      HITIDE_RETURN_IF_ERROR(put_all(*store, objects));
+    }
+    HITIDE_RETURN_IF_ERROR(store->close(kNoDeadline));
+  }
+  Row time{.name = "restart.ready", .unit = "s", .target = at_most(1.0)};
+  Row hits{.name = "restart.hits", .unit = "%", .target = at_least(1.0)};
+  std::vector<std::string_view> names(keys.begin(), keys.end());
+  std::vector<ItemResult> found(names.size());
+  for (int round = 0; round < 5; ++round) {
+    HITIDE_RETURN_IF_ERROR(forget_cached(settings));
+    const Stopwatch watch;
+    HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> store, open_store(settings));
+    HITIDE_RETURN_IF_ERROR(store->exists(names, found, {}).status);
+    time.pairs.ours.push_back(watch.seconds());
+    time.pairs.reference.push_back(2.0);
+    const auto held = std::count_if(found.begin(), found.end(), [](const ItemResult& result) {
+      return result.code == StatusCode::ok;
+    });
+    hits.pairs.ours.push_back(100.0 * static_cast<double>(held) /
+                              static_cast<double>(names.size()));
+    hits.pairs.reference.push_back(95.0);
+    HITIDE_RETURN_IF_ERROR(store->close(kNoDeadline));
+  }
+  time.note = fmt::format("{} objects, {:.1f} GB, not in the page cache", keys.size(),
+                          static_cast<double>(keys.size() * kSmolPageBytes) / 1e9);
+  report.add(time);
+  report.add(hits);
+  return ok_status();
+}
+
+}  // namespace
+
+std::vector<Case> store_cases() {
+  return {
+      {.rows = {"file.write_1m", "file.read_1m", "file.write_synced_1m"},
+       .run = [](const Settings& settings,
+                 Report& report) { return file_store(settings, "1m", kMiB, report); }},
+      {.rows = {"file.write_383k", "file.read_383k", "file.write_synced_383k"},
+       .run =
+           [](const Settings& settings, Report& report) {
+             return file_store(settings, "383k", kSmolPageBytes + kEnvelopeBytes, report);
+           }},
+      {.rows = {"pages.store_1m", "pages.load_1m"}, .run = page_store},
+      {.rows = {"restart.ready", "restart.hits"}, .run = restart},
+  };
+}
+
 }  // namespace hitide::bench
