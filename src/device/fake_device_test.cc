@@ -210,11 +210,11 @@ TEST_F(FakeDeviceTest, CatchesWrongReplacesAndTrims) {
 TEST_F(FakeDeviceTest, FailsCopiesOnCommand) {
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}, {2, 1}});
   device_.fail_copies(CopyDirection::to_device, StatusCode::unavailable, 1, 1);
-  device_.submit(CopyBatch{.op_id = 1,
-                           .direction = CopyDirection::to_device,
-                           .sequence = SequenceId{0},
-                           .pages = {{{0, 1}, 0, buffer_}, {{1, 1}, 1, buffer_},
-                                     {{2, 1}, 2, buffer_}}});
+  device_.submit(
+      CopyBatch{.op_id = 1,
+                .direction = CopyDirection::to_device,
+                .sequence = SequenceId{0},
+                .pages = {{{0, 1}, 0, buffer_}, {{1, 1}, 1, buffer_}, {{2, 1}, 2, buffer_}}});
   device_.run();
   ASSERT_EQ(sink_.answers.size(), 1u);
   EXPECT_EQ(sink_.answers[0].pages,

@@ -40,10 +40,10 @@ Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& sh
                       std::to_string(kPageAlignment) + " bytes, is needed");
   }
   if (shape.stride_bytes > shape.segment_bytes_max) {
-    return Status(StatusCode::invalid_argument,
-                  "a page of " + std::to_string(shape.stride_bytes) +
-                      " bytes does not fit into a segment of " +
-                      std::to_string(shape.segment_bytes_max) + " bytes: lower --page-size");
+    return Status(StatusCode::invalid_argument, "a page of " + std::to_string(shape.stride_bytes) +
+                                                    " bytes does not fit into a segment of " +
+                                                    std::to_string(shape.segment_bytes_max) +
+                                                    " bytes: lower --page-size");
   }
   std::unique_ptr<HostMemory> memory(new HostMemory(shape));
   for (std::uint32_t slots = 0; slots < shape.slot_count;) {

@@ -24,9 +24,9 @@
 namespace hitide {
 
 struct HostMemoryShape {
-  std::string name = "pool";           // shown in /proc/PID/maps
-  std::uint64_t stride_bytes = 0;      // from one slot to the next; a multiple of 4096, >= 4096
-  std::uint32_t slot_count = 0;        // >= 1
+  std::string name = "pool";       // shown in /proc/PID/maps
+  std::uint64_t stride_bytes = 0;  // from one slot to the next; a multiple of 4096, >= 4096
+  std::uint32_t slot_count = 0;    // >= 1
   std::uint64_t segment_bytes_max = std::uint64_t{1} << 30;
 };
 

@@ -48,13 +48,12 @@ HostPool::~HostPool() {
   for (std::uint32_t index = 0; index < page_count(); ++index) unpoison(slot(PageId{index, 0}));
 }
 
-Result<std::unique_ptr<HostPool>> HostPool::create(const PoolSpec& pool,
-                                                   std::uint32_t page_count) {
+Result<std::unique_ptr<HostPool>> HostPool::create(const PoolSpec& pool, std::uint32_t page_count) {
   const PageLayout layout = page_layout(pool);
-  HITIDE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory,
-                          HostMemory::create({.name = pool.name,
-                                              .stride_bytes = layout.stride_bytes,
-                                              .slot_count = page_count}));
+  HITIDE_ASSIGN_OR_RETURN(
+      std::unique_ptr<HostMemory> memory,
+      HostMemory::create(
+          {.name = pool.name, .stride_bytes = layout.stride_bytes, .slot_count = page_count}));
   return std::unique_ptr<HostPool>(new HostPool(layout, std::move(memory)));
 }
 
@@ -74,8 +73,8 @@ void HostPool::on_allocated(PageId page) {
   unpoison(object);
   if (object.empty() || !overwritten_[page.index]) return;
   for (const auto end : ends(object)) {
-    const bool untouched = std::all_of(end.begin(), end.end(),
-                                       [](std::byte byte) { return byte == kFreePattern; });
+    const bool untouched =
+        std::all_of(end.begin(), end.end(), [](std::byte byte) { return byte == kFreePattern; });
     HITIDE_CHECK(untouched, "a free host page was written to: some copy was late");
   }
 }

@@ -45,12 +45,12 @@ TEST(HostMemory, NoSlotStraddlesASegmentAndNoTwoSlotsOverlap) {
     const std::span<std::byte> slot = memory->slot(i);
     EXPECT_EQ(slot.size(), 3u * 4096);
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(slot.data()) % 4096, 0u);
-    const auto home = std::count_if(
-        memory->segments().begin(), memory->segments().end(),
-        [&slot](const HostMemory::Segment& segment) {
-          return slot.data() >= segment.bytes.data() &&
-                 slot.data() + slot.size() <= segment.bytes.data() + segment.bytes.size();
-        });
+    const auto home = std::count_if(memory->segments().begin(), memory->segments().end(),
+                                    [&slot](const HostMemory::Segment& segment) {
+                                      return slot.data() >= segment.bytes.data() &&
+                                             slot.data() + slot.size() <=
+                                                 segment.bytes.data() + segment.bytes.size();
+                                    });
     EXPECT_EQ(home, 1) << "slot " << i;
     std::memset(slot.data(), static_cast<int>(i + 1), slot.size());
   }
@@ -62,8 +62,8 @@ TEST(HostMemory, NoSlotStraddlesASegmentAndNoTwoSlotsOverlap) {
 }
 
 TEST(HostMemory, SegmentsAreSealedFilesThatAnotherMappingShares) {
-  const auto memory = memory_of(
-      {.name = "t", .stride_bytes = 4096, .slot_count = 3, .segment_bytes_max = 8192});
+  const auto memory =
+      memory_of({.name = "t", .stride_bytes = 4096, .slot_count = 3, .segment_bytes_max = 8192});
   ASSERT_NE(memory, nullptr);
   for (const HostMemory::Segment& segment : memory->segments()) {
     const int fd = segment.fd.get();

@@ -50,9 +50,9 @@ void apply_cgroups(const std::string& mount, std::string path, const CgroupFiles
                    std::uint64_t& available) {
   while (true) {
     const std::string folder = mount + (path == "/" ? "" : path);
-    const auto room = cgroup_room(read_or_empty(folder + files.limit),
-                                  read_or_empty(folder + files.usage),
-                                  read_or_empty(folder + "/memory.stat"));
+    const auto room =
+        cgroup_room(read_or_empty(folder + files.limit), read_or_empty(folder + files.usage),
+                    read_or_empty(folder + "/memory.stat"));
     if (room) available = std::min(available, *room);
     const std::size_t slash = path.rfind('/');
     if (path.size() <= 1 || slash == std::string::npos) return;

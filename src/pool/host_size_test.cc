@@ -50,8 +50,8 @@ TEST(HostSize, RefusalsNameTheOption) {
 }
 
 TEST(HostSize, PageCountFitsItsType) {
-  const auto size = host_size(bytes_of(0), layout_of(4096),
-                              std::numeric_limits<std::uint64_t>::max());
+  const auto size =
+      host_size(bytes_of(0), layout_of(4096), std::numeric_limits<std::uint64_t>::max());
   ASSERT_TRUE(size.ok());
   EXPECT_LT(size->page_count, std::numeric_limits<std::uint32_t>::max());
 }

@@ -20,11 +20,16 @@ Status broken(std::string what) { return Status(StatusCode::internal, std::move(
 
 const char* to_string(PageOwner owner) {
   switch (owner) {
-    case PageOwner::free: return "free";
-    case PageOwner::request: return "request";
-    case PageOwner::node: return "node";
-    case PageOwner::operation: return "operation";
-    case PageOwner::quarantined: return "quarantined";
+    case PageOwner::free:
+      return "free";
+    case PageOwner::request:
+      return "request";
+    case PageOwner::node:
+      return "node";
+    case PageOwner::operation:
+      return "operation";
+    case PageOwner::quarantined:
+      return "quarantined";
   }
   return "unknown";
 }

@@ -125,14 +125,14 @@ class PageAllocator {
   Status check_lists(std::vector<std::uint8_t>& listed) const;
 
   std::vector<Page> pages_;
-  std::vector<TimePoint> busy_until_;    // [capacity]; latest time anybody named for the page
-  std::vector<std::uint32_t> free_;      // [capacity]; a stack of the first free_count(), the
-                                         // last of them is handed out next
-  std::vector<std::uint32_t> waiting_;   // min-heap by busy_until_: quarantined, no operation
+  std::vector<TimePoint> busy_until_;   // [capacity]; latest time anybody named for the page
+  std::vector<std::uint32_t> free_;     // [capacity]; a stack of the first free_count(), the
+                                        // last of them is handed out next
+  std::vector<std::uint32_t> waiting_;  // min-heap by busy_until_: quarantined, no operation
   std::array<std::uint32_t, kPageOwnerCount> counts_{};
   std::uint32_t in_flight_ = 0;
-  std::uint64_t hand_outs_ = 0;          // sum of all generations
-  TimePoint now_ = TimePoint::min();     // the latest that release_quarantine() was told
+  std::uint64_t hand_outs_ = 0;       // sum of all generations
+  TimePoint now_ = TimePoint::min();  // the latest that release_quarantine() was told
   PageObserver* observer_ = nullptr;
 };
 

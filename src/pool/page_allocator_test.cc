@@ -23,10 +23,10 @@ std::vector<PageId> take(PageAllocator& pages, std::uint32_t count,
   return out;
 }
 
-#define EXPECT_OK(expression)                           \
-  do {                                                  \
-    const Status status_ = (expression);                \
-    EXPECT_TRUE(status_.ok()) << status_.to_string();   \
+#define EXPECT_OK(expression)                         \
+  do {                                                \
+    const Status status_ = (expression);              \
+    EXPECT_TRUE(status_.ok()) << status_.to_string(); \
   } while (false)
 #define EXPECT_CODE(expression, expected) EXPECT_EQ((expression).code(), StatusCode::expected)
 
@@ -313,11 +313,11 @@ class Model {
 
 struct Op {
   enum class Kind { allocate, free, begin, end, set_owner, advance } kind;
-  std::uint32_t count = 0;                 // allocate
-  PageOwner owner = PageOwner::request;    // allocate; set_owner: the new one
+  std::uint32_t count = 0;               // allocate
+  PageOwner owner = PageOwner::request;  // allocate; set_owner: the new one
   PageId page;
-  bool wrong_owner = false;                // free, set_owner
-  Duration busy{};                         // end: from now; advance: by
+  bool wrong_owner = false;  // free, set_owner
+  Duration busy{};           // end: from now; advance: by
 };
 
 PageOwner owner_named(const Model& model, const Op& op) {
@@ -421,15 +421,13 @@ bool explore(const PageAllocator& subject, const Model& model, int depth, std::u
     const std::string wrong = step(next_subject, next_model, op);
     const Status check = next_subject.check();
     if (!wrong.empty() || !check.ok()) {
-      ADD_FAILURE() << "move " << static_cast<int>(op.kind) << " on page " << op.page.index
-                    << ", " << depth << " moves before the end: " << wrong << " "
-                    << check.to_string();
+      ADD_FAILURE() << "move " << static_cast<int>(op.kind) << " on page " << op.page.index << ", "
+                    << depth << " moves before the end: " << wrong << " " << check.to_string();
       return false;
     }
     if (depth == 1 || next_model == model) continue;
     if (!explore(next_subject, next_model, depth - 1, visited)) {
-      ADD_FAILURE() << "  after move " << static_cast<int>(op.kind) << " on page "
-                    << op.page.index;
+      ADD_FAILURE() << "  after move " << static_cast<int>(op.kind) << " on page " << op.page.index;
       return false;
     }
   }

@@ -24,9 +24,9 @@ Result<std::vector<std::uint32_t>> narrow(std::span<const std::int64_t> tokens) 
   std::vector<std::uint32_t> ids(tokens.size());
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (tokens[i] < 0 || tokens[i] > std::numeric_limits<std::uint32_t>::max()) {
-      return Status(StatusCode::invalid_argument,
-                    "token id " + std::to_string(tokens[i]) + " at position " + std::to_string(i) +
-                        " is outside [0, 4294967295]");
+      return Status(StatusCode::invalid_argument, "token id " + std::to_string(tokens[i]) +
+                                                      " at position " + std::to_string(i) +
+                                                      " is outside [0, 4294967295]");
     }
     ids[i] = static_cast<std::uint32_t>(tokens[i]);
   }

@@ -198,9 +198,15 @@ TEST(PageHasher, KeysDependOnEveryTokenBefore) {
 }
 
 TEST(PageHasher, NamespacesAreInjective) {
-  const std::vector<std::optional<std::string>> fields = {
-      std::nullopt, "", "a", "b", "ab", "ba", std::string("\0", 1), std::string("\x01", 1),
-      std::string("\x01\0\0\0\0\0\0\0\0", 9)};
+  const std::vector<std::optional<std::string>> fields = {std::nullopt,
+                                                          "",
+                                                          "a",
+                                                          "b",
+                                                          "ab",
+                                                          "ba",
+                                                          std::string("\0", 1),
+                                                          std::string("\x01", 1),
+                                                          std::string("\x01\0\0\0\0\0\0\0\0", 9)};
   std::set<PageKey> digests;
   for (const auto& extra_key : fields) {
     for (const auto& cache_salt : fields) digests.insert(namespace_digest(extra_key, cache_salt));

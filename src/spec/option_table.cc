@@ -117,7 +117,7 @@ constexpr std::array kServerRows = {
               [](const Options& o) { return o.server.served_model_name; },
               [](Options& o, View v) { return set_text(o.server.served_model_name, v); }},
     OptionRow{"--api-key", "", kServer, OptionKind::text, "KEY", "any text", "none is asked for",
-              "Requests must carry `Authorization: Bearer KEY`; /health stays open.",
+              "Requests must carry `Authorization: Bearer KEY`; /health and /metrics are open.",
               [](const Options& o) { return o.server.api_key; },
               [](Options& o, View v) { return set_text(o.server.api_key, v); }},
     OptionRow{"--enable-metrics", "", kServer, OptionKind::toggle, "", "", "on",

@@ -10,16 +10,16 @@ namespace hitide {
 
 struct EngineOptions {
   std::string model_path;
-  std::uint32_t context_length = 0;      // tokens of one request; 0: the model's, at most 8192
-  std::uint32_t page_size = 32;          // tokens
-  std::uint32_t device_tokens = 0;       // L1 cells; 0: the context and half of it more
-  std::uint32_t sequences_max = 64;      // cached leaf paths and running requests, at most 192
+  std::uint32_t context_length = 0;  // tokens of one request; 0: the model's, at most 8192
+  std::uint32_t page_size = 32;      // tokens
+  std::uint32_t device_tokens = 0;   // L1 cells; 0: the context and half of it more
+  std::uint32_t sequences_max = 64;  // cached leaf paths and running requests, at most 192
   std::uint32_t running_requests_max = 4;
-  std::uint32_t threads = 0;             // 0: one less than the cores, at least one
+  std::uint32_t threads = 0;                 // 0: one less than the cores, at least one
   std::uint32_t prefill_chunk_tokens = 128;  // a multiple of page_size
-  std::uint32_t micro_batch = 0;         // 0: 512 for q8_0 and bf16, 32 for f16 (exact below 64)
+  std::uint32_t micro_batch = 0;  // 0: 512 for q8_0 and bf16, 32 for f16 (exact below 64)
   std::uint32_t gpu_layers = 0;
-  std::string kv_cache_dtype = "auto";   // auto, q8_0, f16, bf16
+  std::string kv_cache_dtype = "auto";  // auto, q8_0, f16, bf16
 };
 
 struct ServerOptions {

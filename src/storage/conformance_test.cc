@@ -37,8 +37,8 @@ StoreUnderTest open_file() {
 
 INSTANTIATE_TEST_SUITE_P(Stores, ObjectStoreSuite,
                          testing::Values(StoreKind{.name = "memory", .open = open_memory},
-                                         StoreKind{.name = "null", .open = open_null,
-                                                   .keeps = false},
+                                         StoreKind{
+                                             .name = "null", .open = open_null, .keeps = false},
                                          StoreKind{.name = "fault", .open = open_fault},
                                          StoreKind{.name = "file", .open = open_file}),
                          [](const auto& kind) { return kind.param.name; });

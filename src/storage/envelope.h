@@ -18,15 +18,15 @@ namespace hitide {
 inline constexpr std::uint16_t kEnvelopeVersion = 1;
 
 // Why an object is not the page it should be. X(name, meaning); in the order of checking.
-#define HITIDE_ENVELOPE_FAULTS(X)                                                      \
-  X(length, "the object is not as long as a page of this pool")                        \
-  X(bad_magic, "the object does not start with an envelope")                           \
-  X(header_checksum, "the envelope's own checksum does not match")                     \
-  X(newer_version, "the envelope was written by a newer version of HiTide")            \
-  X(other_identity, "the page belongs to another model, numerics or stored format")    \
-  X(other_key, "the page belongs to another prefix")                                   \
-  X(other_pool, "the page belongs to another pool")                                    \
-  X(other_part, "the page belongs to another rank's part of the model")                \
+#define HITIDE_ENVELOPE_FAULTS(X)                                                   \
+  X(length, "the object is not as long as a page of this pool")                     \
+  X(bad_magic, "the object does not start with an envelope")                        \
+  X(header_checksum, "the envelope's own checksum does not match")                  \
+  X(newer_version, "the envelope was written by a newer version of HiTide")         \
+  X(other_identity, "the page belongs to another model, numerics or stored format") \
+  X(other_key, "the page belongs to another prefix")                                \
+  X(other_pool, "the page belongs to another pool")                                 \
+  X(other_part, "the page belongs to another rank's part of the model")             \
   X(payload_checksum, "the payload's checksum does not match")
 
 enum class EnvelopeFault : std::uint8_t {
@@ -63,7 +63,6 @@ struct EnvelopeVerdict {
 };
 
 // Checks everything, the payload's checksum last. Never reads outside `object`, whatever is in it.
-EnvelopeVerdict verify_envelope(const EnvelopeExpectation& page,
-                                std::span<const std::byte> object);
+EnvelopeVerdict verify_envelope(const EnvelopeExpectation& page, std::span<const std::byte> object);
 
 }  // namespace hitide

@@ -139,8 +139,8 @@ void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
     if (out[i] == StatusCode::ok) asked.push_back(i);
   }
   for (std::size_t begin = 0; begin < asked.size(); begin += batch_items_max_) {
-    const auto batch = std::span(asked).subspan(
-        begin, std::min(batch_items_max_, asked.size() - begin));
+    const auto batch =
+        std::span(asked).subspan(begin, std::min(batch_items_max_, asked.size() - begin));
     std::vector<std::string> object_keys;
     for (const std::size_t i : batch) {
       object_keys.push_back(keys_.object_key(keys[i], pools_[pool].name));
@@ -156,9 +156,8 @@ void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
 CallOutcome PageStore::load(std::span<const PageSlot> pages, std::span<StatusCode> out,
                             const CallOptions& options) {
   std::vector<std::string> damaged;
-  CallOutcome outcome = in_batches(pages, out, [&](const Batch& batch) {
-    return load_batch(batch, options, damaged);
-  });
+  CallOutcome outcome = in_batches(
+      pages, out, [&](const Batch& batch) { return load_batch(batch, options, damaged); });
   if (!damaged.empty()) remove_damaged(damaged, options);
   return outcome;
 }
@@ -180,8 +179,7 @@ CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options
 }
 
 StatusCode PageStore::judge_load(const PageSlot& page, const ItemResult& result,
-                                 const std::string& object_key,
-                                 std::vector<std::string>& damaged) {
+                                 const std::string& object_key, std::vector<std::string>& damaged) {
   EnvelopeFault fault = EnvelopeFault::length;
   if (result.code == StatusCode::ok) {
     const auto object = object_of(page);
@@ -250,8 +248,7 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
 
 CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                              const CallOptions& options) {
-  return in_batches(pages, out,
-                    [&](const Batch& batch) { return store_batch(batch, options); });
+  return in_batches(pages, out, [&](const Batch& batch) { return store_batch(batch, options); });
 }
 
 CallOutcome PageStore::store_batch(const Batch& batch, const CallOptions& options) {

@@ -44,17 +44,17 @@ struct PageSlot {
 };
 
 struct PageStoreStats {
-  std::uint64_t queries = 0;        // pages asked for by exists()
+  std::uint64_t queries = 0;  // pages asked for by exists()
   std::uint64_t query_hits = 0;
-  std::uint64_t loads = 0;          // pages loaded and verified
+  std::uint64_t loads = 0;  // pages loaded and verified
   std::uint64_t load_misses = 0;
-  std::uint64_t load_bytes = 0;     // payload and header of what was loaded
-  std::uint64_t stores = 0;         // pages written
+  std::uint64_t load_bytes = 0;      // payload and header of what was loaded
+  std::uint64_t stores = 0;          // pages written
   std::uint64_t stores_present = 0;  // pages that were there already
   std::uint64_t store_bytes = 0;
   std::array<std::uint64_t, kEnvelopeFaultCount> verification_failures{};  // by EnvelopeFault
-  std::uint64_t removals = 0;       // objects removed because they did not verify
-  std::uint64_t failures = 0;       // pages that ended in any other failure, in any call
+  std::uint64_t removals = 0;  // objects removed because they did not verify
+  std::uint64_t failures = 0;  // pages that ended in any other failure, in any call
 
   std::uint64_t verification_failures_total() const;
 };
@@ -85,9 +85,7 @@ class PageStore {
 
   // Passed on for the host pool's segments.
   Status register_memory(std::span<std::byte> region) { return store_.register_memory(region); }
-  Status unregister_memory(std::span<std::byte> region) {
-    return store_.unregister_memory(region);
-  }
+  Status unregister_memory(std::span<std::byte> region) { return store_.unregister_memory(region); }
 
   PageStoreStats stats() const;
   const KeySchema& keys() const { return keys_; }

@@ -234,8 +234,8 @@ TEST_F(PageStoreTest, FlippedBitsAreMissesAndTheObjectGoes) {
   for (const std::uint64_t bit :
        {0u, 40u, 100u, 340u, 600u, 720u, 800u, 900u, 1000u, 1030u, 9000u}) {
     clock_.advance(std::chrono::minutes(2));
-    faults_.add({.call = StoreCall::get, .kind = StoreFault::Kind::flipped_bit, .times = 1,
-                 .bit = bit});
+    faults_.add(
+        {.call = StoreCall::get, .kind = StoreFault::Kind::flipped_bit, .times = 1, .bit = bit});
     EXPECT_EQ(load(0, 1), Codes(1, StatusCode::data_loss)) << bit;
     EXPECT_EQ(exists(0, 1), Codes(1, kMiss)) << bit;
     EXPECT_EQ(store(0, 1), Codes(1, kOk));
@@ -248,16 +248,18 @@ TEST_F(PageStoreTest, FlippedBitsAreMissesAndTheObjectGoes) {
 
 TEST_F(PageStoreTest, OneBadPageDoesNotTouchItsNeighbours) {
   ASSERT_EQ(store(0, 4), Codes(4, kOk));
-  faults_.add({.call = StoreCall::get, .kind = StoreFault::Kind::flipped_bit,
-               .key_part = object_key(2), .bit = 5000});
+  faults_.add({.call = StoreCall::get,
+               .kind = StoreFault::Kind::flipped_bit,
+               .key_part = object_key(2),
+               .bit = 5000});
   EXPECT_EQ(load(0, 4), (Codes{kOk, kOk, StatusCode::data_loss, kOk}));
   EXPECT_EQ(exists(0, 4), (Codes{kOk, kOk, kMiss, kOk}));
 }
 
 TEST_F(PageStoreTest, BackendsThatLieAboutLengthsAreNotBelieved) {
   ASSERT_EQ(store(0, 2), Codes(2, kOk));
-  faults_.add({.call = StoreCall::get, .kind = StoreFault::Kind::short_bytes,
-               .key_part = object_key(0)});
+  faults_.add(
+      {.call = StoreCall::get, .kind = StoreFault::Kind::short_bytes, .key_part = object_key(0)});
   EXPECT_EQ(load(0, 2), (Codes{StatusCode::data_loss, kOk}));
   EXPECT_EQ(failures(EnvelopeFault::length), 1u);
 }
@@ -265,7 +267,9 @@ TEST_F(PageStoreTest, BackendsThatLieAboutLengthsAreNotBelieved) {
 TEST_F(PageStoreTest, ItemsThatTheBackendForgotAreFailures) {
   ASSERT_EQ(store(0, 2), Codes(2, kOk));
   for (const StoreCall call : {StoreCall::get, StoreCall::exists}) {
-    faults_.add({.call = call, .kind = StoreFault::Kind::unanswered, .key_part = object_key(0),
+    faults_.add({.call = call,
+                 .kind = StoreFault::Kind::unanswered,
+                 .key_part = object_key(0),
                  .times = 1});
   }
   EXPECT_EQ(load(0, 2), (Codes{StatusCode::internal, kOk}));
@@ -338,9 +342,9 @@ TEST_F(PageStoreTest, RemovalsAreLimited) {
 
 TEST_F(PageStoreTest, ErrorsOfTheStoreAreReportedPerPage) {
   ASSERT_EQ(store(0, 3), Codes(3, kOk));
-  faults_.add({.call = StoreCall::get, .code = StatusCode::unavailable,
-               .key_part = object_key(1)});
-  faults_.add({.call = StoreCall::exists, .code = StatusCode::deadline_exceeded,
+  faults_.add({.call = StoreCall::get, .code = StatusCode::unavailable, .key_part = object_key(1)});
+  faults_.add({.call = StoreCall::exists,
+               .code = StatusCode::deadline_exceeded,
                .key_part = object_key(2)});
   EXPECT_EQ(load(0, 3), (Codes{kOk, StatusCode::unavailable, kOk}));
   EXPECT_EQ(exists(0, 3), (Codes{kOk, kOk, StatusCode::deadline_exceeded}));

@@ -58,9 +58,9 @@ Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& opt
   if (options.backend == "null") {
     return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
   }
-  return Status(StatusCode::invalid_argument,
-                fmt::format("there is no storage backend '{}': use file, memory or null",
-                            options.backend));
+  return Status(
+      StatusCode::invalid_argument,
+      fmt::format("there is no storage backend '{}': use file, memory or null", options.backend));
 }
 
 }  // namespace hitide

@@ -15,10 +15,9 @@ Result<CopyBatch> map_copy(const CopyOp& op, const HostPool& pool) {
   for (const CopyOp::Page& page : op.pages) {
     const std::span<std::byte> payload = pool.payload(page.host);
     if (payload.empty()) {
-      return Status(StatusCode::internal,
-                    "copy " + std::to_string(op.id) + " names host page " +
-                        std::to_string(page.host.index) + " of " +
-                        std::to_string(pool.page_count()));
+      return Status(StatusCode::internal, "copy " + std::to_string(op.id) + " names host page " +
+                                              std::to_string(page.host.index) + " of " +
+                                              std::to_string(pool.page_count()));
     }
     batch.pages.push_back({.page = page.device, .position = position++, .payload = payload});
   }

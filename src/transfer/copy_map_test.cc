@@ -52,8 +52,8 @@ TEST(CopyMap, CompletionCountsTheBytesThatMoved) {
   EXPECT_EQ(answer.id, 8u);
   EXPECT_EQ(answer.bytes, 512u);
   EXPECT_EQ(answer.buffers_busy_until, busy);
-  EXPECT_EQ(answer.pages, (std::vector<StatusCode>{StatusCode::ok, StatusCode::unavailable,
-                                                   StatusCode::ok}));
+  EXPECT_EQ(answer.pages,
+            (std::vector<StatusCode>{StatusCode::ok, StatusCode::unavailable, StatusCode::ok}));
 }
 
 }  // namespace

@@ -34,9 +34,12 @@ void fill_from(std::vector<StatusCode>& codes, std::size_t first, StatusCode cod
 
 const char* to_string(TransferLane lane) {
   switch (lane) {
-    case TransferLane::query: return "query";
-    case TransferLane::read: return "read";
-    case TransferLane::write: return "write";
+    case TransferLane::query:
+      return "query";
+    case TransferLane::read:
+      return "read";
+    case TransferLane::write:
+      return "write";
   }
   return "unknown";
 }
@@ -232,8 +235,8 @@ std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
   }
   const std::uint32_t writes_max = std::max(options_.threads - 1, 1u);
   const bool reads = !queue(TransferLane::read).empty();
-  const bool writes = !queue(TransferLane::write).empty() &&
-                      running_count(TransferLane::write) < writes_max;
+  const bool writes =
+      !queue(TransferLane::write).empty() && running_count(TransferLane::write) < writes_max;
   if (writes && (!reads || reads_in_a_row_ >= kReadsInARow)) return TransferLane::write;
   if (reads) return TransferLane::read;
   return std::nullopt;

@@ -57,15 +57,15 @@ const char* to_string(TransferLane lane);
 
 // Counters of one lane. Pages are keys for queries.
 struct LaneStats {
-  std::uint64_t operations = 0;   // answered
-  std::uint64_t pages = 0;        // answered
+  std::uint64_t operations = 0;  // answered
+  std::uint64_t pages = 0;       // answered
   std::uint64_t pages_ok = 0;
-  std::uint64_t bytes = 0;        // of the objects that were moved, or found present on a write
-  std::uint64_t rejected = 0;     // operations: the lane was full
-  std::uint64_t expired = 0;      // operations: some page was not tried, the deadline had passed
-  std::uint64_t cancelled = 0;    // operations: taken back, or left over at stop()
-  std::uint64_t exceptions = 0;   // operations: something was thrown, and became internal
-  std::uint32_t waiting = 0;      // operations in the lane now
+  std::uint64_t bytes = 0;       // of the objects that were moved, or found present on a write
+  std::uint64_t rejected = 0;    // operations: the lane was full
+  std::uint64_t expired = 0;     // operations: some page was not tried, the deadline had passed
+  std::uint64_t cancelled = 0;   // operations: taken back, or left over at stop()
+  std::uint64_t exceptions = 0;  // operations: something was thrown, and became internal
+  std::uint32_t waiting = 0;     // operations in the lane now
   std::uint32_t running = 0;
 };
 
@@ -155,8 +155,8 @@ class TransferEngine {
   std::array<Cells, kTransferLaneCount> cells_;
 
   mutable std::mutex mutex_;
-  std::condition_variable work_;   // something to take, or stopping
-  std::condition_variable idle_;   // an operation has ended
+  std::condition_variable work_;                            // something to take, or stopping
+  std::condition_variable idle_;                            // an operation has ended
   std::array<std::deque<Job>, kTransferLaneCount> queues_;  // guarded by mutex_
   std::vector<Running*> running_;                           // guarded by mutex_
   int reads_in_a_row_ = 0;                                  // guarded by mutex_

@@ -183,9 +183,7 @@ class TransferEngineTest : public testing::Test {
     for (std::uint32_t i = 0; i < count; ++i) pages.push_back(PageId{first + i, 1});
     return pages;
   }
-  void fill(PageId page, int value) {
-    std::memset(pool_->payload(page).data(), value, kPageBytes);
-  }
+  void fill(PageId page, int value) { std::memset(pool_->payload(page).data(), value, kPageBytes); }
   void write(OpId id, std::uint64_t first_key, std::size_t count = 1, std::uint32_t page = 0) {
     engine_->submit(
         StorageWriteOp{.id = id, .keys = keys(first_key, count), .host_pages = pages(page, count)});
@@ -199,8 +197,7 @@ class TransferEngineTest : public testing::Test {
   }
   void query(OpId id, std::uint64_t first_key, std::size_t count = 1,
              TimePoint deadline = kNoDeadline) {
-    engine_->submit(
-        StorageQueryOp{.id = id, .keys = keys(first_key, count), .deadline = deadline});
+    engine_->submit(StorageQueryOp{.id = id, .keys = keys(first_key, count), .deadline = deadline});
   }
   bool held(StoreCall call, std::uint64_t count = 1) {
     return faults_->wait_until_held(call, count, soon());
@@ -387,12 +384,14 @@ TEST_F(TransferEngineTest, AFailingPageHidesNoOther) {
   start({.threads = 1, .batch_pages = 2});
   write(1, 1, 6);
   answers_.wait(1);
-  faults_->add({.call = StoreCall::get, .kind = StoreFault::Kind::flipped_bit, .skip = 2,
-                .times = 1, .bit = 2000});
+  faults_->add({.call = StoreCall::get,
+                .kind = StoreFault::Kind::flipped_bit,
+                .skip = 2,
+                .times = 1,
+                .bit = 2000});
   read(2, 1, 6);
-  EXPECT_EQ(answers_.wait(2).pages,
-            (Codes{StatusCode::ok, StatusCode::ok, StatusCode::data_loss, StatusCode::ok,
-                   StatusCode::ok, StatusCode::ok}));
+  EXPECT_EQ(answers_.wait(2).pages, (Codes{StatusCode::ok, StatusCode::ok, StatusCode::data_loss,
+                                           StatusCode::ok, StatusCode::ok, StatusCode::ok}));
 }
 
 TEST_F(TransferEngineTest, CancelAnswersWhatWaitsAndCutsWhatRuns) {
@@ -566,11 +565,11 @@ TEST_F(TransferEngineTest, EveryOperationIsAnsweredOnceWhateverHappens) {
         query(id, first_key, count);
       } else if (random.chance(0.5)) {
         for (const PageId page : own) fill(page, static_cast<int>(random.below(256)));
-        engine_->submit(StorageWriteOp{
-            .id = id, .keys = keys(first_key, count), .host_pages = std::move(own)});
+        engine_->submit(
+            StorageWriteOp{.id = id, .keys = keys(first_key, count), .host_pages = std::move(own)});
       } else {
-        engine_->submit(StorageReadOp{
-            .id = id, .keys = keys(first_key, count), .host_pages = std::move(own)});
+        engine_->submit(
+            StorageReadOp{.id = id, .keys = keys(first_key, count), .host_pages = std::move(own)});
       }
       if (random.chance(0.3)) engine_->cancel(number * kEach + random.below(i + 1));
       if (number == 0 && random.chance(0.02)) objects_->next = ThrowingStore::What::exception;

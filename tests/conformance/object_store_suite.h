@@ -262,8 +262,7 @@ TEST_P(ObjectStoreSuite, ObjectsAboveTheLimitAreRefusedAndThoseBelowReadBack) {
     EXPECT_EQ(put_object(store(), key, bytes_of(key, size)), StatusCode::ok);
     EXPECT_EQ(check_object(store(), key, size), kept()) << size << " of " << limit;
   }
-  EXPECT_EQ(put_object(store(), "over", bytes_of("over", limit + 1)),
-            StatusCode::invalid_argument);
+  EXPECT_EQ(put_object(store(), "over", bytes_of("over", limit + 1)), StatusCode::invalid_argument);
   EXPECT_EQ(exists_object(store(), "over"), StatusCode::not_found);
 }
 
@@ -365,10 +364,16 @@ TEST_P(ObjectStoreSuite, ManyThreadsNeverSeeWrongBytes) {
         const std::size_t size = 1000 + static_cast<std::size_t>(n) * 777;
         StatusCode code = StatusCode::ok;
         switch ((round + t) % 5) {
-          case 0: code = remove_object(store(), key); break;
+          case 0:
+            code = remove_object(store(), key);
+            break;
           case 1:
-          case 2: code = put_object(store(), key, bytes_of(key, size)); break;
-          default: code = check_object(store(), key, size); break;
+          case 2:
+            code = put_object(store(), key, bytes_of(key, size));
+            break;
+          default:
+            code = check_object(store(), key, size);
+            break;
         }
         if (code == StatusCode::internal) ++wrong;
         if (code != StatusCode::ok && code != StatusCode::already_exists &&

@@ -270,8 +270,7 @@ CopyCompletion FakeDevice::copy(const CopyBatch& batch) {
       violation("copy " + std::to_string(batch.op_id) + ": positions do not follow each other");
     }
     // Pages of a sequence follow each other: behind one that failed nothing can be placed.
-    const bool stuck =
-        failed && by_sequence() && batch.direction == CopyDirection::to_device;
+    const bool stuck = failed && by_sequence() && batch.direction == CopyDirection::to_device;
     const StatusCode code = stuck ? StatusCode::cancelled : copy_page(batch, batch.pages[i]);
     failed = failed || code != StatusCode::ok;
     completion.pages.push_back(code);
@@ -285,8 +284,8 @@ StatusCode FakeDevice::copy_page(const CopyBatch& batch, const PageCopy& copy) {
     return StatusCode::internal;
   }
   if (copy.payload.size() != geometry_.page_bytes) {
-    violation("copy of " + name(copy.page) + ": payload of " +
-              std::to_string(copy.payload.size()) + " bytes");
+    violation("copy of " + name(copy.page) + ": payload of " + std::to_string(copy.payload.size()) +
+              " bytes");
     return StatusCode::internal;
   }
   return batch.direction == CopyDirection::to_host ? copy_to_host(copy)
@@ -329,8 +328,8 @@ StatusCode FakeDevice::copy_to_device(const CopyBatch& batch, const PageCopy& co
   }
   const StatusCode fault = take_fault(CopyDirection::to_device);
   if (fault != StatusCode::ok) return fault;
-  const bool written = write(copy.page, {copy.payload.begin(), copy.payload.end()},
-                             "copy to the device");
+  const bool written =
+      write(copy.page, {copy.payload.begin(), copy.payload.end()}, "copy to the device");
   return written ? StatusCode::ok : StatusCode::internal;
 }
 
@@ -357,10 +356,18 @@ void FakeDevice::apply(const SequenceCommand& command) {
     if (!known(page)) return violation(name(command) + name(page) + " is not there");
   }
   switch (command.kind) {
-    case SequenceCommand::Kind::bind: bind(command); break;
-    case SequenceCommand::Kind::extend: extend(command); break;
-    case SequenceCommand::Kind::replace: replace(command); break;
-    case SequenceCommand::Kind::trim: trim(command); break;
+    case SequenceCommand::Kind::bind:
+      bind(command);
+      break;
+    case SequenceCommand::Kind::extend:
+      extend(command);
+      break;
+    case SequenceCommand::Kind::replace:
+      replace(command);
+      break;
+    case SequenceCommand::Kind::trim:
+      trim(command);
+      break;
   }
   check_prefixes();
   forget_unheld();
@@ -397,9 +404,8 @@ void FakeDevice::extend(const SequenceCommand& command) {
   for (const PageId page : command.pages) {
     Page& known_page = pages_[page.index];
     for (const auto& [id, pages] : sequences_) {
-      const bool used = std::any_of(pages.begin(), pages.end(), [page](PageId other) {
-        return other.index == page.index;
-      });
+      const bool used = std::any_of(pages.begin(), pages.end(),
+                                    [page](PageId other) { return other.index == page.index; });
       if (used) violation(name(command) + name(page) + " is in sequence " + std::to_string(id));
     }
     if (page.generation <= known_page.generation) {
@@ -428,9 +434,9 @@ void FakeDevice::replace(const SequenceCommand& command) {
     }
     own = page;
   }
-  const Pages prefix(changed.begin(), changed.begin() + static_cast<std::ptrdiff_t>(
-                                                            command.position +
-                                                            command.pages.size()));
+  const Pages prefix(
+      changed.begin(),
+      changed.begin() + static_cast<std::ptrdiff_t>(command.position + command.pages.size()));
   if (!shared(prefix, command.sequence.value)) {
     violation(name(command) + "no other sequence starts like that");
   }

@@ -97,8 +97,7 @@ std::uint64_t FaultStore::registrations() const {
   return registrations_;
 }
 
-bool FaultStore::arrive(StoreCall call, std::vector<std::string> keys,
-                        const CallOptions& options) {
+bool FaultStore::arrive(StoreCall call, std::vector<std::string> keys, const CallOptions& options) {
   std::unique_lock lock(mutex_);
   log_.push_back({.call = call, .keys = std::move(keys)});
   Latch& at = latch(call);

@@ -94,9 +94,9 @@ class FaultStore final : public ObjectStore {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<StoreFault> faults_;  // guarded by mutex_
-  Latch latches_[4];                // guarded by mutex_
-  std::vector<Entry> log_;          // guarded by mutex_
+  std::vector<StoreFault> faults_;           // guarded by mutex_
+  Latch latches_[4];                         // guarded by mutex_
+  std::vector<Entry> log_;                   // guarded by mutex_
   TimePoint busy_until_ = TimePoint::min();  // guarded by mutex_
   std::uint32_t batch_items_max_ = 0;        // guarded by mutex_; 0: the inner store's
   std::uint64_t registrations_ = 0;          // guarded by mutex_

@@ -33,9 +33,8 @@ inline StatusCode put_object(ObjectStore& store, std::string_view key,
 }
 
 // The object of this length, or nothing; `code` says why.
-inline std::vector<std::byte> get_object(ObjectStore& store, std::string_view key,
-                                         std::size_t size, StatusCode& code,
-                                         const CallOptions& options = {}) {
+inline std::vector<std::byte> get_object(ObjectStore& store, std::string_view key, std::size_t size,
+                                         StatusCode& code, const CallOptions& options = {}) {
   std::vector<std::byte> bytes(size, std::byte{0xee});
   const std::span<std::byte> buffer(bytes);
   const GetItem item{.key = key, .buffers = std::span(&buffer, 1)};

@@ -41,8 +41,10 @@ Result<UniqueFd> take_lock(const std::string& path) {
     if (Result<std::string> text = read_file(name, 64); text.ok() && !text->empty()) {
       owner = fmt::format("process {}", text->substr(0, text->find('\n')));
     }
-    return refused(fmt::format("store directory {} is in use by {}: stop it, or give this one "
-                               "another directory", path, owner));
+    return refused(
+        fmt::format("store directory {} is in use by {}: stop it, or give this one "
+                    "another directory",
+                    path, owner));
   }
   HITIDE_RETURN_IF_ERROR(write_small_file(name, fd.get(), fmt::format("{}\n", ::getpid())));
   return fd;
@@ -53,8 +55,8 @@ Status write_format(const std::string& path) {
   const std::string fresh = name + ".new";
   const UniqueFd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
   if (!fd.valid()) return errno_status(errno, "open", fresh);
-  HITIDE_RETURN_IF_ERROR(write_small_file(
-      fresh, fd.get(), fmt::format("{} {}\n", kFormatName, kStoreFormatVersion)));
+  HITIDE_RETURN_IF_ERROR(
+      write_small_file(fresh, fd.get(), fmt::format("{} {}\n", kFormatName, kStoreFormatVersion)));
   if (::fdatasync(fd.get()) != 0) return errno_status(errno, "sync", fresh);
   if (::rename(fresh.c_str(), name.c_str()) != 0) return errno_status(errno, "rename", fresh);
   return {};
@@ -76,13 +78,16 @@ Status check_format(const std::string& path) {
     good = parsed.ec == std::errc() && parsed.ptr == rest.data() + rest.size() && version >= 1;
   }
   if (!good) {
-    return refused(fmt::format("{} is damaged or belongs to something else: move the directory "
-                               "away, or give another one", name));
+    return refused(
+        fmt::format("{} is damaged or belongs to something else: move the directory "
+                    "away, or give another one",
+                    name));
   }
   if (version > kStoreFormatVersion) {
-    return refused(fmt::format("store directory {} was written by a newer version (format {}, this "
-                               "one knows {}): use that version, or give another directory",
-                               path, version, kStoreFormatVersion));
+    return refused(
+        fmt::format("store directory {} was written by a newer version (format {}, this "
+                    "one knows {}): use that version, or give another directory",
+                    path, version, kStoreFormatVersion));
   }
   return {};
 }

@@ -23,8 +23,10 @@ StatusCode code_for_caller(const Status& status) {
     case StatusCode::resource_exhausted:
     case StatusCode::data_loss:
     case StatusCode::not_found:
-    case StatusCode::deadline_exceeded: return status.code();
-    default: return StatusCode::unavailable;
+    case StatusCode::deadline_exceeded:
+      return status.code();
+    default:
+      return StatusCode::unavailable;
   }
 }
 
@@ -143,10 +145,10 @@ ItemResult FileStore::get_one(const GetItem& item) {
   if (!found) return {.code = StatusCode::not_found};
   const Entry& entry = found->entry;
   if (total_bytes(item.buffers) != entry.payload_bytes) {
-    return fail(StatusCode::data_loss,
-                Status(StatusCode::data_loss,
-                       fmt::format("an object has {} bytes, {} were asked for",
-                                   entry.payload_bytes, total_bytes(item.buffers))));
+    return fail(
+        StatusCode::data_loss,
+        Status(StatusCode::data_loss, fmt::format("an object has {} bytes, {} were asked for",
+                                                  entry.payload_bytes, total_bytes(item.buffers))));
   }
   const Status status = found->file->read(
       {.offset = entry.offset, .payload_bytes = entry.payload_bytes}, item.key, item.buffers,
@@ -178,8 +180,7 @@ CallOutcome FileStore::put(std::span<const PutItem> items, std::span<ItemResult>
 
 ItemResult FileStore::put_one(const PutItem& item, const CallOptions& options) {
   const std::uint64_t size = total_bytes(item.buffers);
-  if (!usable_key(item.key, kKeyBytesMax) || size == 0 ||
-      size > capabilities().object_bytes_max) {
+  if (!usable_key(item.key, kKeyBytesMax) || size == 0 || size > capabilities().object_bytes_max) {
     return {.code = StatusCode::invalid_argument};
   }
   const KeyHash key = hash_key(item.key);
@@ -366,8 +367,7 @@ void FileStore::drop(std::map<std::uint64_t, Segment>::iterator segment) {
   segments_.erase(segment);
 }
 
-void FileStore::publish(const Reservation& place, const KeyHash& key,
-                        std::uint64_t payload_bytes) {
+void FileStore::publish(const Reservation& place, const KeyHash& key, std::uint64_t payload_bytes) {
   const std::lock_guard lock(mutex_);
   Segment& segment = segments_.at(place.segment);
   --segment.writers;

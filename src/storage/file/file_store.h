@@ -48,13 +48,13 @@ namespace hitide {
 
 struct FileStoreOptions {
   std::string path;
-  std::uint64_t bytes_max = 0;                 // >= 1 MiB
-  std::uint64_t segment_bytes = 256u << 20;    // kept between 1/256 and 1/8 of bytes_max
+  std::uint64_t bytes_max = 0;               // >= 1 MiB
+  std::uint64_t segment_bytes = 256u << 20;  // kept between 1/256 and 1/8 of bytes_max
   std::uint64_t disk_free_bytes_min = 256u << 20;
-  std::uint32_t sync_interval_ms = 1000;       // 0: only at close
-  std::uint32_t scan_threads = 4;              // at start
-  std::uint64_t seed = 0;                      // of segment ids; 0: from the system
-  FileSystem* files = nullptr;                 // null: the real one; outlives the store
+  std::uint32_t sync_interval_ms = 1000;  // 0: only at close
+  std::uint32_t scan_threads = 4;         // at start
+  std::uint64_t seed = 0;                 // of segment ids; 0: from the system
+  FileSystem* files = nullptr;            // null: the real one; outlives the store
 };
 
 class FileStore final : public ObjectStore {
@@ -97,11 +97,11 @@ class FileStore final : public ObjectStore {
   struct Segment {
     std::shared_ptr<SegmentFile> file;  // null where it cannot be read
     std::string path;
-    std::uint64_t end = 0;              // bytes used; the next record's offset
-    std::vector<KeyHash> keys;          // of all objects written to it; may have been removed
-    std::uint32_t writers = 0;          // reserved and not yet published
-    bool dirty = false;                 // written since the last sync
-    TimePoint stuck_until{};            // could not be deleted; not tried again before
+    std::uint64_t end = 0;      // bytes used; the next record's offset
+    std::vector<KeyHash> keys;  // of all objects written to it; may have been removed
+    std::uint32_t writers = 0;  // reserved and not yet published
+    bool dirty = false;         // written since the last sync
+    TimePoint stuck_until{};    // could not be deleted; not tried again before
   };
   struct Located {
     Entry entry;
@@ -154,8 +154,8 @@ class FileStore final : public ObjectStore {
   UniqueFd lock_;
   std::thread sync_thread_;
 
-  std::mutex close_mutex_;        // one closer at a time
-  bool closed_ = false;           // guarded by close_mutex_
+  std::mutex close_mutex_;  // one closer at a time
+  bool closed_ = false;     // guarded by close_mutex_
   std::mutex maintenance_mutex_;
 
   mutable std::mutex mutex_;
@@ -166,7 +166,7 @@ class FileStore final : public ObjectStore {
   std::unordered_map<KeyHash, Entry, HashOfHash> index_;
   std::unordered_set<KeyHash, HashOfHash> busy_keys_;
   std::map<std::uint64_t, Segment> segments_;
-  std::uint64_t active_ = 0;        // number; 0: none
+  std::uint64_t active_ = 0;  // number; 0: none
   std::uint64_t next_segment_ = 1;
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_used_ = 0;

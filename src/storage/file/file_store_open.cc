@@ -141,9 +141,8 @@ void FileStore::adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> fil
   for (const FoundRecord& record : scan.records) {
     segment.keys.push_back(record.key);
     // A later record of a key takes the place of an earlier one, whose write had failed.
-    index_[record.key] = {.segment = found.number,
-                          .offset = record.offset,
-                          .payload_bytes = record.payload_bytes};
+    index_[record.key] = {
+        .segment = found.number, .offset = record.offset, .payload_bytes = record.payload_bytes};
   }
   bytes_used_ += segment.end;
   next_segment_ = std::max(next_segment_, found.number + 1);
@@ -236,8 +235,8 @@ Status FileStore::sync_dirty() {
     if (result < 0 && first.ok()) first = errno_status(-result, "sync", path);
   }
   if (active != nullptr && active->unlinked()) {
-    log_warning("file_store_segment_gone", {{"path", active->path()},
-                                            {"effect", "what was written to it will be lost"}});
+    log_warning("file_store_segment_gone",
+                {{"path", active->path()}, {"effect", "what was written to it will be lost"}});
     const std::lock_guard lock(mutex_);
     const auto segment = segments_.find(active_);
     if (segment != segments_.end() && segment->second.file == active) active_ = 0;

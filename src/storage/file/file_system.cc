@@ -49,7 +49,7 @@ int FileSystem::unlink(const std::string& path) {
 }
 
 std::int64_t FileSystem::free_bytes(const std::string& directory) {
-  struct statvfs disk{};
+  struct statvfs disk {};
   const int result = repeat([&] { return ::statvfs(directory.c_str(), &disk); });
   if (result < 0) return result;
   return static_cast<std::int64_t>(disk.f_bavail) * static_cast<std::int64_t>(disk.f_frsize);
@@ -60,8 +60,8 @@ FileSystem& FileSystem::real() {
   return files;
 }
 
-std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd,
-                            std::span<iovec> buffers, std::uint64_t offset) {
+std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd, std::span<iovec> buffers,
+                            std::uint64_t offset) {
   std::int64_t total = 0;
   while (!buffers.empty()) {
     if (buffers.front().iov_len == 0) {
@@ -70,8 +70,8 @@ std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd,
     }
     const auto some = buffers.first(std::min(buffers.size(), kBuffersMax));
     const std::uint64_t at = offset + static_cast<std::uint64_t>(total);
-    std::int64_t moved = direction == Transfer::read ? files.preadv(fd, some, at)
-                                                     : files.pwritev(fd, some, at);
+    std::int64_t moved =
+        direction == Transfer::read ? files.preadv(fd, some, at) : files.pwritev(fd, some, at);
     if (moved < 0) return moved;
     if (moved == 0) break;
     total += moved;

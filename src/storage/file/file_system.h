@@ -31,7 +31,7 @@ enum class Transfer : std::uint8_t { read, write };
 
 // Moves all bytes of `buffers`, however many calls that takes; changes `buffers`. Answers the bytes
 // moved, which is less at the end of a file, or -errno.
-std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd,
-                            std::span<iovec> buffers, std::uint64_t offset);
+std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd, std::span<iovec> buffers,
+                            std::uint64_t offset);
 
 }  // namespace hitide

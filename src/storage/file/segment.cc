@@ -47,8 +47,7 @@ SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeade
                          UniqueFd fd)
     : files_(files), path_(std::move(path)), header_(header), fd_(std::move(fd)) {}
 
-Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files,
-                                                         const std::string& path,
+Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files, const std::string& path,
                                                          const SegmentHeader& header) {
   const int fd = files.open(path, O_RDWR | O_CREAT | O_EXCL);
   if (fd < 0) {
@@ -69,7 +68,7 @@ Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const 
   const int result = files.open(path, O_RDWR | O_NONBLOCK);
   if (result < 0) return errno_status(-result, "open", path);
   UniqueFd fd(result);
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return errno_status(errno, "stat", path);
   if (!S_ISREG(info.st_mode)) return loss(path, 0, "not a plain file");
   Block block;
@@ -82,7 +81,7 @@ Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const 
 }
 
 Result<SegmentScan> SegmentFile::scan() const {
-  struct stat info{};
+  struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) return errno_status(errno, "stat", path_);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   SegmentScan scan;
@@ -101,9 +100,8 @@ Result<SegmentScan> SegmentFile::scan() const {
       continue;
     }
     if (record->kind == RecordKind::object) {
-      scan.records.push_back({.key = hash_key(record->key),
-                              .offset = offset,
-                              .payload_bytes = record->payload_bytes});
+      scan.records.push_back(
+          {.key = hash_key(record->key), .offset = offset, .payload_bytes = record->payload_bytes});
     }
     scan.sequence_max = std::max(scan.sequence_max, record->sequence);
     offset += record_bytes(record->payload_bytes);
@@ -130,8 +128,7 @@ Status SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::str
   pieces.reserve(buffers.size());
   std::uint64_t payload_bytes = 0;
   for (const auto buffer : buffers) {
-    pieces.push_back({.iov_base = const_cast<std::byte*>(buffer.data()),
-                      .iov_len = buffer.size()});
+    pieces.push_back({.iov_base = const_cast<std::byte*>(buffer.data()), .iov_len = buffer.size()});
     payload_bytes += buffer.size();
   }
   const std::int64_t done =
@@ -169,8 +166,7 @@ Status SegmentFile::read(const Place& place, std::string_view key,
   for (const auto buffer : buffers) {
     pieces.push_back({.iov_base = buffer.data(), .iov_len = buffer.size()});
   }
-  const std::int64_t got =
-      transfer_fully(files_, Transfer::read, fd_.get(), pieces, place.offset);
+  const std::int64_t got = transfer_fully(files_, Transfer::read, fd_.get(), pieces, place.offset);
   if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
   if (got != static_cast<std::int64_t>(kBlockBytes + place.payload_bytes)) {
     return loss(path_, place.offset, "the file ends within the record");
@@ -203,7 +199,7 @@ Status SegmentFile::sync() const {
 }
 
 bool SegmentFile::unlinked() const {
-  struct stat info{};
+  struct stat info {};
   return ::fstat(fd_.get(), &info) == 0 && info.st_nlink == 0;
 }
 

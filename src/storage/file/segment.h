@@ -38,7 +38,7 @@ struct SegmentScan {
   std::vector<FoundRecord> records;  // by offset; erased ones left out
   std::uint64_t end = 0;             // where the next record may be written
   std::uint64_t sequence_max = 0;
-  std::uint64_t damaged_bytes = 0;   // in no readable record: torn or flipped
+  std::uint64_t damaged_bytes = 0;  // in no readable record: torn or flipped
 };
 
 class SegmentFile {

@@ -11,13 +11,13 @@ MemoryStore::MemoryStore(std::uint64_t bytes_max) : bytes_max_(bytes_max) {
 StoreCapabilities MemoryStore::capabilities() const {
   StoreCapabilities capabilities;
   capabilities.name = "memory";
-  capabilities.object_bytes_max = bytes_max_ - std::min<std::uint64_t>(
-                                                   bytes_max_, capabilities.key_bytes_max);
+  capabilities.object_bytes_max =
+      bytes_max_ - std::min<std::uint64_t>(bytes_max_, capabilities.key_bytes_max);
   return capabilities;
 }
 
-CallOutcome MemoryStore::exists(std::span<const std::string_view> keys,
-                                std::span<ItemResult> out, const CallOptions& options) {
+CallOutcome MemoryStore::exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                                const CallOptions& options) {
   return for_each_item(gate_, "exists", out, options, [&](std::size_t i) {
     if (!usable_key(keys[i], capabilities().key_bytes_max)) {
       return ItemResult{.code = StatusCode::invalid_argument};
@@ -112,8 +112,8 @@ void MemoryStore::drop(Objects::iterator object) {
   stats_.objects = objects_.size();
 }
 
-CallOutcome MemoryStore::remove(std::span<const std::string_view> keys,
-                                std::span<ItemResult> out, const CallOptions& options) {
+CallOutcome MemoryStore::remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                                const CallOptions& options) {
   return for_each_item(gate_, "remove", out, options, [&](std::size_t i) {
     if (!usable_key(keys[i], capabilities().key_bytes_max)) {
       return ItemResult{.code = StatusCode::invalid_argument};

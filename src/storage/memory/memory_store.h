@@ -54,9 +54,9 @@ class MemoryStore final : public ObjectStore {
   CallGate gate_;
 
   mutable std::mutex mutex_;
-  Objects objects_;             // guarded by mutex_
+  Objects objects_;              // guarded by mutex_
   std::list<std::string> ages_;  // guarded by mutex_; keys, least recently used first
-  StoreStats stats_;            // guarded by mutex_
+  StoreStats stats_;             // guarded by mutex_
 };
 
 }  // namespace hitide
