@@ -376,6 +376,7 @@ TEST_F(HttpServerTest, AsksForTheApiKey) {
   EXPECT_EQ(one.Get("/v1/models", good)->status, 200);
   EXPECT_EQ(one.Post(kChat, good, chat_body(false).dump(), "application/json")->status, 200);
   EXPECT_EQ(one.Get("/health")->status, 200) << "open";
+  EXPECT_EQ(one.Get("/metrics")->status, 200) << "open";
 }
 
 TEST_F(HttpServerTest, ThePromptMustLeaveRoomInTheContext) {
