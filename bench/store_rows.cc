@@ -24,7 +24,7 @@ namespace hitide::bench {
 namespace {
 
 constexpr std::uint64_t kMiB = 1u << 20;
-constexpr std::uint64_t kSmolPageBytes = 391'680;  // 32 tokens of SmolLM2-135M, q8_0
+constexpr std::uint64_t kSmolPageBytes = 392'808;  // 32 tokens of SmolLM2-135M, q8_0
 constexpr std::size_t kBatch = 32;
 constexpr int kReadPasses = 4;  // in one round
 
@@ -338,10 +338,10 @@ std::vector<Case> store_cases() {
       {.rows = {"file.write_1m", "file.read_1m", "file.write_synced_1m"},
        .run = [](const Settings& settings,
                  Report& report) { return file_store(settings, "1m", kMiB, report); }},
-      {.rows = {"file.write_383k", "file.read_383k", "file.write_synced_383k"},
+      {.rows = {"file.write_384k", "file.read_384k", "file.write_synced_384k"},
        .run =
            [](const Settings& settings, Report& report) {
-             return file_store(settings, "383k", kSmolPageBytes + kEnvelopeBytes, report);
+             return file_store(settings, "384k", kSmolPageBytes + kEnvelopeBytes, report);
            }},
       {.rows = {"pages.store_1m", "pages.load_1m"}, .run = page_store},
       {.rows = {"restart.ready", "restart.hits"}, .run = restart},
