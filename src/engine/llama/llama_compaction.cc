@@ -1,5 +1,6 @@
 // LlamaDevice: moving cells to bytes and back, and compaction.
 #include <algorithm>
+#include <memory>
 #include <unordered_map>
 
 #include <fmt/format.h>
@@ -57,7 +58,9 @@ struct LlamaDevice::Export {
   struct Piece {
     std::uint32_t begin = 0;  // positions
     std::uint32_t end = 0;
-    std::vector<std::byte> bytes;
+    std::unique_ptr<std::byte[]> data;  // not zeroed: megabytes, in a pause that everybody feels
+    std::size_t bytes = 0;
+    std::span<std::byte> span() const { return {data.get(), bytes}; }
   };
   std::vector<Piece> pieces;
 };
@@ -92,7 +95,8 @@ std::vector<LlamaDevice::Export> LlamaDevice::plan_exports() const {
     const std::uint32_t step =
         options_.run_tokens_max == 0 ? options_.cells : options_.run_tokens_max;
     for (std::uint32_t p = item.shared_pages * page_size; p < sequence.filled; p += step) {
-      item.pieces.push_back({.begin = p, .end = std::min(p + step, sequence.filled), .bytes = {}});
+      item.pieces.push_back(
+          {.begin = p, .end = std::min(p + step, sequence.filled), .data = nullptr});
     }
     plan.push_back(std::move(item));
   }
@@ -114,8 +118,9 @@ bool LlamaDevice::read_pieces(const Sequence& sequence, Export& item) {
                           .scratch = scratch_of(options_),
                           .begin = piece.begin,
                           .end = piece.end};
-    piece.bytes.resize(range_bytes(context_.get(), range));
-    if (read_range(context_.get(), range, piece.bytes) != piece.bytes.size()) return false;
+    piece.bytes = range_bytes(context_.get(), range);
+    piece.data = std::make_unique_for_overwrite<std::byte[]>(piece.bytes);
+    if (read_range(context_.get(), range, piece.span()) != piece.bytes) return false;
   }
   return true;
 }
@@ -126,7 +131,7 @@ bool LlamaDevice::write_pieces(Sequence& sequence, const Export& item) {
                           .scratch = scratch_of(options_),
                           .begin = piece.begin,
                           .end = piece.end};
-    if (!write_range(context_.get(), range, piece.bytes)) return false;
+    if (!write_range(context_.get(), range, piece.span())) return false;
     sequence.filled = piece.end;
     set_cells_used(cells_used_ + piece.end - piece.begin);
   }
