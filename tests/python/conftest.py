@@ -4,6 +4,7 @@ HITIDE_BIN names the program (default: the one in HITIDE_BUILD_DIR), HITIDE_TEST
 Without them the tests are skipped and say so.
 """
 
+import json
 import os
 import re
 import signal
@@ -126,6 +127,12 @@ class Server:
         name = 'hitide_backed_up_pages_total{tier="storage"}'
         wait_for(lambda: self.metric(name) >= pages, 60, f"{pages} pages in storage")
 
+    def wait_idle(self):
+        """Waits until no page is held by a request or an operation."""
+        names = [f'hitide_pages_by_state{{tier="{tier}",state="{state}"}}'
+                 for tier in ("device", "host") for state in ("pinned", "in_flight")]
+        wait_for(lambda: not any(self.metric(name) for name in names), 60, "an idle cache")
+
     def chat(self, messages, tokens=12, **fields):
         """A greedy answer."""
         if isinstance(messages, str):
@@ -198,7 +205,6 @@ def reference(program, model, session_servers):
 
 def storage_arguments(folder, **keys):
     """A file store in `folder` that is asked for short prefixes too."""
-    import json
     config = {"path": str(folder), "max_size": "1GB", "prefetch_threshold": 32, **keys}
     return ["--hicache-storage-backend", "file", "--hicache-storage-backend-extra-config",
             json.dumps(config)]

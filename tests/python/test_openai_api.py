@@ -75,14 +75,14 @@ def test_a_next_turn_is_served_from_the_cache(server):
 
 
 def test_texts_are_those_without_a_cache(server, reference):
-    messages = [{"role": "system", "content": long_prompt("castle")}]
+    messages = [{"role": "system", "content": long_prompt("castle", 8)}]
     for question in ("Where does the castle stand?", "Who looks after it?", QUESTION):
         messages.append({"role": "user", "content": question})
         cached, bare = server.chat(messages, tokens=16), reference.chat(messages, tokens=16)
         assert text_of(cached) == text_of(bare)
         assert bare.usage.prompt_tokens_details.cached_tokens == 0
         messages.append({"role": "assistant", "content": text_of(bare)})
-    assert cached.usage.prompt_tokens_details.cached_tokens > 200
+    assert cached.usage.prompt_tokens_details.cached_tokens > 150
 
 
 def test_concurrent_requests_get_their_own_texts(server, reference):
@@ -94,7 +94,7 @@ def test_concurrent_requests_get_their_own_texts(server, reference):
 
 
 def test_explains_each_request(server):
-    prompt = long_prompt("lighthouse")
+    prompt = long_prompt("lighthouse", 5)
     server.chat(prompt, tokens=2)
     answer = server.chat(prompt, tokens=2)
     response = server.client.chat.completions.with_raw_response.create(
@@ -126,7 +126,7 @@ def test_the_header_comes_with_a_stream_too(server):
 
 
 def test_salts_and_adapters_never_share(server, reference):
-    prompt = long_prompt("library")
+    prompt = long_prompt("library", 5)
     bare = text_of(reference.chat(prompt))
     assert text_of(server.chat(prompt)) == bare
     for extra in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"extra_key": "a"}):
@@ -189,7 +189,7 @@ def test_broken_bodies_are_refused(server):
         assert response.json()["error"]["message"]
     host, port = server.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port))) as half:
-        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{\"pro")
+        half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{")
     assert server.http.get("/health").status_code == 200
 
 
@@ -204,16 +204,17 @@ def test_a_client_that_leaves_ends_its_generation(server):
     # In the middle of a prefill, where no text is sent that could fail.
     with socket.create_connection(server.url.removeprefix("http://").split(":")) as gone:
         body = ('{"prompt": "%s", "max_tokens": 5}' % long_prompt("tower", 60)).encode()
-        gone.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s"
-                     % (len(body), body))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n"
+        gone.sendall(head % len(body) + body)
         wait_for(lambda: server.metric("hitide_requests_in_flight") > 0, 30, "the request")
     wait_for(lambda: server.metric(name) > before + 1, 30, "the prefill's end")
     wait_for(lambda: server.metric("hitide_requests_in_flight") == 0, 30, "nothing in flight")
 
 
 def test_flush_forgets_device_and_host(server):
-    prompt = long_prompt("orchard")
+    prompt = long_prompt("orchard", 5)
     server.chat(prompt, tokens=2)
+    server.wait_idle()  # pages that are being backed up stay
     assert server.http.post("/flush_cache").status_code == 200
     tiers = cached_of(server.chat(prompt, tokens=2))
     assert tiers["device"] == 0 and tiers["host"] == 0
