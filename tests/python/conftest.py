@@ -147,6 +147,8 @@ class Server:
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(10)
+        self.process.stdout.close()
+        self.process.stderr.close()
         return code
 
     def stop(self):

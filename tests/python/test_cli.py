@@ -294,3 +294,21 @@ class TestStoreDirectory:
             assert server.stop() == DONE
         finally:
             server.process.kill()
+
+
+@pytest.mark.parametrize("options, tokens", [
+    (["--hicache-ratio", "2"], 2 * 2048),
+    (["--hicache-ratio", "0.5"], 2048 // 2),
+    (["--hicache-ratio", "50", "--hicache-size", "20MB"], 20_000_000 // 12_240),
+])
+def test_size_of_the_host_tier(program, model, options, tokens):
+    server = Server(program, model, "--context-length", "512", "--device-tokens", "2048",
+                    "--hicache-storage-backend", "none", *options)
+    try:
+        server.wait_ready()
+        line = next(line for line in server.out if line.startswith("cache: "))
+        found = int(re.search(r"host (\d+) tokens", line).group(1))
+        assert 0.9 * tokens <= found <= 1.1 * tokens, line
+        assert server.stop() == DONE
+    finally:
+        server.process.kill()
