@@ -70,6 +70,15 @@ struct CallOutcome {
   TimePoint buffers_busy_until = TimePoint::min();
 };
 
+// Memory that calls will use. `fd` names what the bytes are a shared mapping of, so that a helper
+// process can map them too: the region is [fd_offset, fd_offset + bytes.size()) of it. It must stay
+// open until the region is unregistered; below 0: private memory.
+struct MemoryRegion {
+  std::span<std::byte> bytes;
+  int fd = -1;
+  std::uint64_t fd_offset = 0;
+};
+
 struct StoreStats {
   std::uint64_t objects = 0;
   std::uint64_t bytes_used = 0;
@@ -99,8 +108,9 @@ class ObjectStore {
 
   // Memory that get and put will use. Backends without needs_registration answer ok. The same
   // region may be registered again; each registration wants its own unregister.
-  virtual Status register_memory(std::span<std::byte> region) = 0;
-  virtual Status unregister_memory(std::span<std::byte> region) = 0;
+  // Unregistering names the region by its bytes.
+  virtual Status register_memory(const MemoryRegion& region) = 0;
+  virtual Status unregister_memory(std::span<std::byte> bytes) = 0;
 
   virtual StoreStats stats() const = 0;
 

@@ -350,5 +350,64 @@ INSTANTIATE_TEST_SUITE_P(
                     Shape{16, 10, 5, 10, StorageState::off},
                     Shape{3, 40, 20, 80, StorageState::on}));
 
+// Every order of six steps over two prompts that share a page, on pools of four pages, from a cold
+// start and from one where the device has just forgotten the first prompt.
+TEST(CacheCore, ExhaustiveSmallWorlds) {
+  constexpr int kSteps = 8;
+  constexpr int kDepth = 6;
+  int codes = 1;
+  for (int i = 0; i < kDepth; ++i) codes *= kSteps;
+  for (int code = 0; code < 2 * codes; ++code) {
+    WorldOptions options = small_world();
+    options.core.page_size = 1;
+    options.core.device_pages = 4;
+    options.core.device_sequences = 2;
+    options.core.host_pages = 4;
+    options.core.policy.prefetch_threshold_tokens = 1;
+    options.core.policy.load_back_threshold_tokens = 1;
+    CoreWorld world(options);
+    if (code >= codes) {
+      world.run({1, 2, 3});
+      world.flush();
+    }
+    RequestId requests[] = {0, 0};
+    int rest = code % codes;
+    for (int step = 0; step < kDepth; ++step, rest /= kSteps) {
+      const int which = rest % 2;
+      RequestId& id = requests[which];
+      switch (rest % kSteps / 2) {
+        case 0:
+          if (id == 0) {
+            id = world.open(which == 0 ? Tokens{1, 2, 3} : Tokens{1, 4, 5});
+          } else {
+            world.release(id);
+            id = 0;
+          }
+          break;
+        case 1:
+          if (world.core().state(id) == PrefixState::ready) {
+            world.admit(id);
+          } else if (world.core().state(id) == PrefixState::running) {
+            world.compute(id, 1);
+          }
+          break;
+        case 2:
+          which == 0 ? world.step_device() : world.step_storage();
+          break;
+        case 3:
+          which == 0 ? world.deliver() : world.advance(std::chrono::seconds(40));
+          break;
+      }
+      ASSERT_TRUE(world.core().check().ok())
+          << "sequence " << code << ": " << world.core().check().to_string();
+    }
+    for (const RequestId id : requests) world.release(id);
+    world.settle();
+    ASSERT_TRUE(world.core().check().ok()) << "sequence " << code;
+    ASSERT_TRUE(world.violations().empty())
+        << "sequence " << code << ": " << world.violations().front();
+  }
+}
+
 }  // namespace
 }  // namespace hitide

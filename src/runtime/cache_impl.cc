@@ -107,7 +107,7 @@ Status CacheImpl::start_storage(const CacheOptions& options, const ModelSpec& mo
   lanes.batch_pages = options.policy.storage_batch_pages;
   Status status;
   for (const HostMemory::Segment& segment : host_pool_->segments()) {
-    status = page_store_->register_memory(segment.bytes);
+    status = page_store_->register_memory({.bytes = segment.bytes, .fd = segment.fd.get()});
     if (!status.ok()) break;
   }
   if (status.ok()) {

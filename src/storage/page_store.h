@@ -84,8 +84,8 @@ class PageStore {
                     const CallOptions& options);
 
   // Passed on for the host pool's segments.
-  Status register_memory(std::span<std::byte> region) { return store_.register_memory(region); }
-  Status unregister_memory(std::span<std::byte> region) { return store_.unregister_memory(region); }
+  Status register_memory(const MemoryRegion& region) { return store_.register_memory(region); }
+  Status unregister_memory(std::span<std::byte> bytes) { return store_.unregister_memory(bytes); }
 
   PageStoreStats stats() const;
   const KeySchema& keys() const { return keys_; }

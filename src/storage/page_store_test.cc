@@ -400,7 +400,7 @@ TEST_F(PageStoreTest, AModelOfLogicalPoolsHoldsNothing) {
 
 TEST_F(PageStoreTest, MemoryIsRegisteredBelow) {
   std::vector<std::byte> region(4096);
-  EXPECT_TRUE(pages_->register_memory(region).ok());
+  EXPECT_TRUE(pages_->register_memory({.bytes = region}).ok());
   EXPECT_EQ(faults_.registrations(), 1u);
   EXPECT_TRUE(pages_->unregister_memory(region).ok());
   EXPECT_EQ(faults_.registrations(), 0u);

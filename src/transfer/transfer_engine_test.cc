@@ -98,11 +98,11 @@ class ThrowingStore final : public ObjectStore {
                      const CallOptions& options) override {
     return inner_->remove(keys, out, options);
   }
-  Status register_memory(std::span<std::byte> region) override {
+  Status register_memory(const MemoryRegion& region) override {
     return inner_->register_memory(region);
   }
-  Status unregister_memory(std::span<std::byte> region) override {
-    return inner_->unregister_memory(region);
+  Status unregister_memory(std::span<std::byte> bytes) override {
+    return inner_->unregister_memory(bytes);
   }
   StoreStats stats() const override { return inner_->stats(); }
   Status close(TimePoint deadline) override { return inner_->close(deadline); }

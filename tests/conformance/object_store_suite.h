@@ -330,8 +330,8 @@ TEST_P(ObjectStoreSuite, StatsCount) {
 
 TEST_P(ObjectStoreSuite, MemoryMayBeRegisteredTwice) {
   std::vector<std::byte> region(1 << 16);
-  EXPECT_TRUE(store().register_memory(region).ok());
-  EXPECT_TRUE(store().register_memory(region).ok());
+  EXPECT_TRUE(store().register_memory({.bytes = region}).ok());
+  EXPECT_TRUE(store().register_memory({.bytes = region}).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
 }

@@ -221,15 +221,15 @@ CallOutcome FaultStore::remove(std::span<const std::string_view> keys, std::span
       [](std::string_view, const StoreFault&, ItemResult&) {});
 }
 
-Status FaultStore::register_memory(std::span<std::byte> region) {
+Status FaultStore::register_memory(const MemoryRegion& region) {
   HITIDE_RETURN_IF_ERROR(inner_->register_memory(region));
   const std::lock_guard lock(mutex_);
   ++registrations_;
   return {};
 }
 
-Status FaultStore::unregister_memory(std::span<std::byte> region) {
-  HITIDE_RETURN_IF_ERROR(inner_->unregister_memory(region));
+Status FaultStore::unregister_memory(std::span<std::byte> bytes) {
+  HITIDE_RETURN_IF_ERROR(inner_->unregister_memory(bytes));
   const std::lock_guard lock(mutex_);
   --registrations_;
   return {};

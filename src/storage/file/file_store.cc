@@ -44,7 +44,7 @@ StoreCapabilities FileStore::capabilities() const {
   return capabilities;
 }
 
-Status FileStore::register_memory(std::span<std::byte>) { return {}; }
+Status FileStore::register_memory(const MemoryRegion&) { return {}; }
 Status FileStore::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats FileStore::stats() const {

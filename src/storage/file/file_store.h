@@ -74,8 +74,8 @@ class FileStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
-  Status register_memory(std::span<std::byte> region) override;
-  Status unregister_memory(std::span<std::byte> region) override;
+  Status register_memory(const MemoryRegion& region) override;
+  Status unregister_memory(std::span<std::byte> bytes) override;
   StoreStats stats() const override;
   // deadline_exceeded: calls or the last sync took too long; may be called again. Otherwise the
   // outcome of the last sync, the first time.

@@ -125,7 +125,7 @@ CallOutcome MemoryStore::remove(std::span<const std::string_view> keys, std::spa
   });
 }
 
-Status MemoryStore::register_memory(std::span<std::byte>) { return {}; }
+Status MemoryStore::register_memory(const MemoryRegion&) { return {}; }
 Status MemoryStore::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats MemoryStore::stats() const {

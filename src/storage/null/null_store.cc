@@ -56,7 +56,7 @@ CallOutcome NullStore::remove(std::span<const std::string_view> keys, std::span<
   });
 }
 
-Status NullStore::register_memory(std::span<std::byte>) { return {}; }
+Status NullStore::register_memory(const MemoryRegion&) { return {}; }
 Status NullStore::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats NullStore::stats() const {
