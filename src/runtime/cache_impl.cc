@@ -66,7 +66,13 @@ Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
 Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, StorageSetup storage) {
   HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
   const PageLayout layout = page_layout(model.anchor());
-  HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(options.host, layout, memory));
+  HostOptions host = options.host;
+  if (host.bytes == 0 && host.ratio > 0.0) {
+    const double device_bytes = static_cast<double>(device_.geometry().page_count) *
+                                static_cast<double>(layout.stride_bytes);
+    host.bytes = static_cast<std::uint64_t>(host.ratio * device_bytes);
+  }
+  HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(host, layout, memory));
   HITIDE_ASSIGN_OR_RETURN(host_pool_, HostPool::create(model.anchor(), size.page_count));
   const StorageState wanted = storage.state;
   HITIDE_RETURN_IF_ERROR(start_storage(options, model, std::move(storage)));

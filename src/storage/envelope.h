@@ -27,7 +27,8 @@ inline constexpr std::uint16_t kEnvelopeVersion = 1;
   X(other_key, "the page belongs to another prefix")                                \
   X(other_pool, "the page belongs to another pool")                                 \
   X(other_part, "the page belongs to another rank's part of the model")             \
-  X(payload_checksum, "the payload's checksum does not match")
+  X(payload_checksum, "the payload's checksum does not match")                      \
+  X(damaged_record, "the store itself reports the object as damaged")
 
 enum class EnvelopeFault : std::uint8_t {
 #define HITIDE_X(name, meaning) name,

@@ -195,7 +195,9 @@ StatusCode PageStore::judge_load(const PageSlot& page, const ItemResult& result,
   } else if (result.code == StatusCode::not_found) {
     cells_.load_misses.add();
     return StatusCode::not_found;
-  } else if (result.code != StatusCode::data_loss) {
+  } else if (result.code == StatusCode::data_loss) {
+    fault = EnvelopeFault::damaged_record;
+  } else {
     cells_.failures.add();
     return result.code;
   }
