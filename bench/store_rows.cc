@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <functional>
 #include <memory>
 
 #include <fcntl.h>
@@ -157,41 +158,54 @@ struct FileRows {
   Row write, read, synced;
 };
 
-Status file_round(const Settings& settings, Objects& objects, bool counts, FileRows& rows) {
+// Times two calls, the second one first where `swapped`: whoever writes first finds other memory
+// free than who comes second.
+Status time_both(bool swapped, const std::function<Status()>& ours,
+                 const std::function<Status()>& reference, double& ours_s, double& reference_s) {
+  for (const bool first : {true, false}) {
+    const bool is_ours = first != swapped;
+    const Stopwatch watch;
+    const Status status = is_ours ? ours() : reference();
+    (is_ours ? ours_s : reference_s) = watch.seconds();
+    HITIDE_RETURN_IF_ERROR(status);
+  }
+  return ok_status();
+}
+
+Status file_round(const Settings& settings, Objects& objects, int round, FileRows& rows) {
   const double megabytes = objects.megabytes();
-  const auto note = [counts](Row& row, double ours, double reference) {
-    if (!counts) return;
+  const auto note = [round](Row& row, double ours, double reference) {
+    if (round < 0) return;
     row.pairs.ours.push_back(ours);
     row.pairs.reference.push_back(reference);
   };
   HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> store, open_store(settings));
   PlainFile plain;
   HITIDE_RETURN_IF_ERROR(plain.create(settings, objects.data.size()));
+  const bool swapped = round % 2 != 0;
 
-  const Stopwatch put;
-  HITIDE_RETURN_IF_ERROR(put_all(*store, objects));
-  const double put_time = put.seconds();
-  const Stopwatch write;
-  HITIDE_RETURN_IF_ERROR(plain.write_all(objects));
-  const double write_time = write.seconds();
-  note(rows.write, megabytes / put_time, megabytes / write_time);
+  double put_s = 0.0;
+  double write_s = 0.0;
+  HITIDE_RETURN_IF_ERROR(time_both(
+      swapped, [&] { return put_all(*store, objects); }, [&] { return plain.write_all(objects); },
+      put_s, write_s));
+  note(rows.write, megabytes / put_s, megabytes / write_s);
 
   for (int pass = 0; pass < kReadPasses; ++pass) {
-    const Stopwatch get;
-    HITIDE_RETURN_IF_ERROR(get_all(*store, objects));
-    const double get_time = get.seconds();
-    const Stopwatch read;
-    HITIDE_RETURN_IF_ERROR(plain.read_all(objects));
-    note(rows.read, megabytes / get_time, megabytes / read.seconds());
+    double get_s = 0.0;
+    double read_s = 0.0;
+    HITIDE_RETURN_IF_ERROR(time_both(
+        pass % 2 != 0, [&] { return get_all(*store, objects); },
+        [&] { return plain.read_all(objects); }, get_s, read_s));
+    note(rows.read, megabytes / get_s, megabytes / read_s);
   }
 
-  const Stopwatch close;
-  HITIDE_RETURN_IF_ERROR(store->close(kNoDeadline));
-  const double close_time = close.seconds();
-  const Stopwatch sync;
-  HITIDE_RETURN_IF_ERROR(plain.sync());
-  const double sync_time = sync.seconds();
-  note(rows.synced, megabytes / (put_time + close_time), megabytes / (write_time + sync_time));
+  double close_s = 0.0;
+  double sync_s = 0.0;
+  HITIDE_RETURN_IF_ERROR(time_both(
+      swapped, [&] { return store->close(kNoDeadline); }, [&] { return plain.sync(); }, close_s,
+      sync_s));
+  note(rows.synced, megabytes / (put_s + close_s), megabytes / (write_s + sync_s));
   remove_files(settings);
   return ok_status();
 }
@@ -203,8 +217,8 @@ Status file_store(const Settings& settings, const std::string& size, std::uint64
   rows.write = {.name = "file.write_" + size, .unit = "MB/s", .target = at_least(0.9)};
   rows.read = {.name = "file.read_" + size, .unit = "MB/s", .target = at_least(0.9)};
   rows.synced = {.name = "file.write_synced_" + size, .unit = "MB/s", .target = at_least(0.9)};
-  for (int round = 0; round < 22; ++round) {
-    HITIDE_RETURN_IF_ERROR(file_round(settings, objects, round >= 2, rows));
+  for (int round = -2; round < 30; ++round) {
+    HITIDE_RETURN_IF_ERROR(file_round(settings, objects, round, rows));
   }
   for (const Row* row : {&rows.write, &rows.read, &rows.synced}) report.add(*row);
   return ok_status();
@@ -242,34 +256,35 @@ Status page_store(const Settings& settings, Report& report) {
   };
   const double megabytes = objects.megabytes();
   std::vector<StatusCode> codes(pages.size());
-  for (int round = 0; round < 22; ++round) {
+  for (int round = -2; round < 30; ++round) {
     HITIDE_ASSIGN_OR_RETURN(const std::unique_ptr<FileStore> files, open_store(settings));
     PageStore store(*files, model);
     PlainFile plain;
     HITIDE_RETURN_IF_ERROR(plain.create(settings, objects.data.size()));
-    const Stopwatch put;
-    HITIDE_RETURN_IF_ERROR(all_ok(store.store(pages, codes, {}), codes));
-    const double put_time = put.seconds();
-    const Stopwatch write;
-    HITIDE_RETURN_IF_ERROR(plain.write_all(objects));
-    const double write_time = write.seconds();
-    const Stopwatch get;
-    for (std::size_t first = 0; first < back.size(); first += kBatch) {
-      const auto some = std::span(codes).subspan(first, kBatch);
-      HITIDE_RETURN_IF_ERROR(
-          all_ok(store.load(std::span(back).subspan(first, kBatch), some, {}), some));
-    }
-    const double get_time = get.seconds();
-    const Stopwatch read;
-    HITIDE_RETURN_IF_ERROR(plain.read_all(objects));
-    const double read_time = read.seconds();
+    double put_s = 0.0;
+    double write_s = 0.0;
+    HITIDE_RETURN_IF_ERROR(time_both(
+        round % 2 != 0, [&] { return all_ok(store.store(pages, codes, {}), codes); },
+        [&] { return plain.write_all(objects); }, put_s, write_s));
+    const auto load_all = [&]() -> Status {
+      for (std::size_t first = 0; first < back.size(); first += kBatch) {
+        const auto some = std::span(codes).subspan(first, kBatch);
+        HITIDE_RETURN_IF_ERROR(
+            all_ok(store.load(std::span(back).subspan(first, kBatch), some, {}), some));
+      }
+      return ok_status();
+    };
+    double get_s = 0.0;
+    double read_s = 0.0;
+    HITIDE_RETURN_IF_ERROR(time_both(
+        round % 2 != 0, load_all, [&] { return plain.read_all(objects); }, get_s, read_s));
     HITIDE_RETURN_IF_ERROR(files->close(kNoDeadline));
     remove_files(settings);
-    if (round < 2) continue;
-    store_row.pairs.ours.push_back(megabytes / put_time);
-    store_row.pairs.reference.push_back(megabytes / write_time);
-    load_row.pairs.ours.push_back(megabytes / get_time);
-    load_row.pairs.reference.push_back(megabytes / read_time);
+    if (round < 0) continue;
+    store_row.pairs.ours.push_back(megabytes / put_s);
+    store_row.pairs.reference.push_back(megabytes / write_s);
+    load_row.pairs.ours.push_back(megabytes / get_s);
+    load_row.pairs.reference.push_back(megabytes / read_s);
   }
   report.add(store_row);
   report.add(load_row);
