@@ -53,13 +53,16 @@ Status PageAllocator::allocate(std::uint32_t count, PageOwner owner, std::vector
   }
   const std::size_t first = out.size();
   out.resize(first + count);
-  const std::uint32_t top = free_count();
+  // A free page has no operation and waits for nothing: one store hands it out.
+  const std::uint64_t taken = word_of({.owner = owner});
+  Page* const all = pages_.data();
+  const std::uint32_t* const top = free_.data() + free_count();
+  PageId* const handed_out = out.data() + first;
   for (std::uint32_t i = 0; i < count; ++i) {
-    const std::uint32_t index = free_[top - 1 - i];
-    Page& page = pages_[index];
-    ++page.generation;
-    page.owner = owner;
-    out[first + i] = PageId{index, page.generation};
+    const std::uint32_t index = *(top - 1 - i);
+    const std::uint32_t generation = all[index].generation + 1;
+    all[index] = std::bit_cast<Page>(taken | word_of({.generation = generation}));
+    handed_out[i] = PageId{index, generation};
   }
   counter(PageOwner::free) -= count;
   counter(owner) += count;
@@ -95,16 +98,17 @@ Status PageAllocator::free(std::span<const PageId> pages, PageOwner owner) {
 // The usual case, without a Status for each page: frees the leading pages that `owner` owns and
 // nobody touches, and returns how many.
 std::size_t PageAllocator::free_idle(std::span<const PageId> pages, PageOwner owner) {
-  static_assert(sizeof(Page) == sizeof(std::uint64_t));
-  const std::uint32_t top = free_count();
+  const std::uint64_t taken = word_of({.owner = owner});
+  const std::size_t capacity = pages_.size();
+  Page* const all = pages_.data();
+  std::uint32_t* const top = free_.data() + free_count();
   std::uint32_t count = 0;
   for (const PageId id : pages) {
-    if (id.index >= pages_.size()) break;
-    Page& page = pages_[id.index];
-    const Page idle{.generation = id.generation, .operations = 0, .owner = owner, .busy = false};
-    if (std::bit_cast<std::uint64_t>(page) != std::bit_cast<std::uint64_t>(idle)) break;
-    page.owner = PageOwner::free;
-    free_[top + count++] = id.index;
+    if (id.index >= capacity) break;
+    // Owned by `owner`, under this generation, no operation, waits for nothing.
+    if (word_of(all[id.index]) != (taken | word_of({.generation = id.generation}))) break;
+    all[id.index].owner = PageOwner::free;
+    top[count++] = id.index;
   }
   counter(owner) -= count;
   counter(PageOwner::free) += count;

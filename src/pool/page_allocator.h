@@ -24,6 +24,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -108,6 +109,11 @@ class PageAllocator {
     PageOwner owner = PageOwner::free;
     bool busy = false;  // busy_until_ of the page counts
   };
+  // All of a page's fields as one number; those that are zero leave no bit in it.
+  static std::uint64_t word_of(const Page& page) {
+    static_assert(sizeof(Page) == sizeof(std::uint64_t) && PageOwner{} == PageOwner::free);
+    return std::bit_cast<std::uint64_t>(page);
+  }
 
   static bool is_owned(PageOwner owner) {
     return owner != PageOwner::free && owner != PageOwner::quarantined;
