@@ -1,0 +1,30 @@
+// What the rule of <hitide/registration.h> knows of a store's client.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include <hitide/registration.h>
+
+namespace hitide {
+
+struct ClientCapabilities {
+  ClientKind kind = ClientKind::local;
+  bool reachable = true;             // false: client_down
+  bool transport_available = true;   // false: transport_unavailable
+  std::string detail = {};           // of what is not reachable or available, for people
+  bool sees_private_memory = false;  // embedded: the client runs in this process
+  bool adopts = true;                // standalone: memfd segments of ours can be taken over
+  // standalone: memory that is free now; adopting a segment takes its size for a moment.
+  std::uint64_t adoption_bytes_max = UINT64_MAX;
+  std::uint64_t alignment = 1;  // of addresses and lengths, >= 1
+};
+
+// Where a pool of this verdict goes, by the verdict alone.
+RegistrationPath path_of(RegistrationVerdict verdict, bool staging_allowed);
+
+// What an operator can change so that the pool comes up one path; empty for verdicts that are as
+// good as they get.
+std::string advice_for(const PoolRegistration& pool, bool staging_allowed);
+
+}  // namespace hitide
