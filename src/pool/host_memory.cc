@@ -1,36 +1,27 @@
 #include "pool/host_memory.h"
 
 #include <algorithm>
-#include <cerrno>
-
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <unistd.h>
+#include <utility>
 
 #include "spec/layout.h"
 
 namespace hitide {
-namespace {
-
-Status refused(int error, const char* call, const std::string& name, std::uint64_t bytes) {
-  return errno_status(error, call, name)
-      .with_context("no memory for a segment of " + std::to_string(bytes) +
-                    " bytes of the host tier: lower --hicache-size");
-}
-
-}  // namespace
-
-HostMemory::HostMemory(const HostMemoryShape& shape)
-    : stride_bytes_(shape.stride_bytes),
+HostMemory::HostMemory(const HostMemoryShape& shape, std::shared_ptr<HostAllocator> allocator)
+    : allocator_(std::move(allocator)),
+      stride_bytes_(shape.stride_bytes),
       slot_count_(shape.slot_count),
       slots_per_segment_(static_cast<std::uint32_t>(std::min<std::uint64_t>(
           shape.segment_bytes_max / shape.stride_bytes, shape.slot_count))) {}
 
 HostMemory::~HostMemory() {
-  for (const Segment& segment : segments_) ::munmap(segment.bytes.data(), segment.bytes.size());
+  for (Segment& segment : segments_) allocator_->release(std::move(segment));
 }
 
-Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& shape) {
+Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& shape,
+                                                       std::shared_ptr<HostAllocator> allocator) {
+  if (allocator == nullptr) {
+    return Status(StatusCode::invalid_argument, "host memory needs an allocator");
+  }
   if (shape.stride_bytes == 0 || shape.stride_bytes % kPageAlignment != 0 ||
       shape.slot_count == 0) {
     return Status(StatusCode::invalid_argument,
@@ -45,7 +36,7 @@ Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& sh
                                                     std::to_string(shape.segment_bytes_max) +
                                                     " bytes: lower --page-size");
   }
-  std::unique_ptr<HostMemory> memory(new HostMemory(shape));
+  std::unique_ptr<HostMemory> memory(new HostMemory(shape, std::move(allocator)));
   for (std::uint32_t slots = 0; slots < shape.slot_count;) {
     const std::uint32_t count = std::min(memory->slots_per_segment_, shape.slot_count - slots);
     const std::string name =
@@ -57,19 +48,12 @@ Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& sh
 }
 
 Status HostMemory::add_segment(const std::string& name, std::uint64_t bytes) {
-  UniqueFd fd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd.valid()) return refused(errno, "memfd_create", name, bytes);
-  if (::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return refused(errno, "ftruncate", name, bytes);
+  Result<HostSegment> segment = allocator_->allocate(name, bytes);
+  if (!segment.ok()) {
+    return segment.status().with_context("no memory for a segment of " + std::to_string(bytes) +
+                                         " bytes of the host tier: lower --hicache-size");
   }
-  if (::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    return refused(errno, "seal", name, bytes);
-  }
-  void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (address == MAP_FAILED) return refused(errno, "mmap", name, bytes);
-  // Prompts of other people do not belong into a core dump. Refusal changes nothing else.
-  static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));
-  segments_.push_back({std::move(fd), {static_cast<std::byte*>(address), bytes}});
+  segments_.push_back(std::move(segment).value());
   return ok_status();
 }
 

@@ -1,11 +1,10 @@
-// HostMemory: the bytes of a host pool (allocator `shm`).
+// HostMemory: the bytes of a host pool, from one allocator.
 //
 //   segment 0                     segment 1                     ...
 //   [ slot 0 | slot 1 | ... ]     [ slot n | slot n+1 | ... ]
 //
-// Each segment is a memfd of at most 1 GiB, mapped shared, whose size is sealed, so that another
-// process may map it and trust that no access to it can fault. No slot straddles two segments.
-// Pages are touched when they are first used, not before. The mapping is left out of core dumps.
+// Each segment has at most 1 GiB. No slot straddles two segments. Pages are touched when they are
+// first used, not before.
 //
 // Threading: constant after construction.
 #pragma once
@@ -19,7 +18,7 @@
 
 #include <hitide/result.h>
 
-#include "base/file.h"
+#include "pool/host_allocator.h"
 
 namespace hitide {
 
@@ -32,14 +31,13 @@ struct HostMemoryShape {
 
 class HostMemory {
  public:
-  struct Segment {
-    UniqueFd fd;
-    std::span<std::byte> bytes;
-  };
+  using Segment = HostSegment;
 
-  // invalid_argument: a slot that is larger than a segment, or a bad stride. resource_exhausted or
-  // unavailable: the system refuses; the message names the option that sets the size.
-  static Result<std::unique_ptr<HostMemory>> create(const HostMemoryShape& shape);
+  // invalid_argument: a slot that is larger than a segment, a bad stride, no allocator.
+  // resource_exhausted or unavailable: the system refuses; the message names the option that sets
+  // the size.
+  static Result<std::unique_ptr<HostMemory>> create(
+      const HostMemoryShape& shape, std::shared_ptr<HostAllocator> allocator = shm_allocator());
   ~HostMemory();
   HostMemory(const HostMemory&) = delete;
   HostMemory& operator=(const HostMemory&) = delete;
@@ -54,11 +52,14 @@ class HostMemory {
   std::uint64_t bytes() const { return std::uint64_t{slot_count_} * stride_bytes_; }
   // For registration with a store and for handing to another process.
   std::span<const Segment> segments() const { return segments_; }
+  // Whose memory it is.
+  AllocatorKind allocator() const { return allocator_->kind(); }
 
  private:
-  explicit HostMemory(const HostMemoryShape& shape);
+  HostMemory(const HostMemoryShape& shape, std::shared_ptr<HostAllocator> allocator);
   Status add_segment(const std::string& name, std::uint64_t bytes);
 
+  std::shared_ptr<HostAllocator> allocator_;
   std::uint64_t stride_bytes_;
   std::uint32_t slot_count_;
   std::uint32_t slots_per_segment_;

@@ -36,8 +36,11 @@ void unpoison([[maybe_unused]] std::span<std::byte> object) {
 
 }  // namespace
 
-HostPool::HostPool(const PageLayout& layout, std::unique_ptr<HostMemory> memory)
-    : layout_(layout), memory_(std::move(memory)) {
+HostPool::HostPool(const PoolSpec& pool, std::unique_ptr<HostMemory> memory)
+    : name_(pool.name),
+      required_(pool.required),
+      layout_(page_layout(pool)),
+      memory_(std::move(memory)) {
   if constexpr (!kChecksFreePages) return;
   overwritten_.resize(page_count(), false);
   for (std::uint32_t index = 0; index < page_count(); ++index) poison(slot(PageId{index, 0}));
@@ -48,13 +51,15 @@ HostPool::~HostPool() {
   for (std::uint32_t index = 0; index < page_count(); ++index) unpoison(slot(PageId{index, 0}));
 }
 
-Result<std::unique_ptr<HostPool>> HostPool::create(const PoolSpec& pool, std::uint32_t page_count) {
+Result<std::unique_ptr<HostPool>> HostPool::create(const PoolSpec& pool, std::uint32_t page_count,
+                                                   std::shared_ptr<HostAllocator> allocator) {
   const PageLayout layout = page_layout(pool);
   HITIDE_ASSIGN_OR_RETURN(
       std::unique_ptr<HostMemory> memory,
       HostMemory::create(
-          {.name = pool.name, .stride_bytes = layout.stride_bytes, .slot_count = page_count}));
-  return std::unique_ptr<HostPool>(new HostPool(layout, std::move(memory)));
+          {.name = pool.name, .stride_bytes = layout.stride_bytes, .slot_count = page_count},
+          std::move(allocator)));
+  return std::unique_ptr<HostPool>(new HostPool(pool, std::move(memory)));
 }
 
 std::span<std::byte> HostPool::slot(PageId page) const {
@@ -65,6 +70,25 @@ std::span<std::byte> HostPool::slot(PageId page) const {
 std::span<std::byte> HostPool::payload(PageId page) const {
   if (page.index >= page_count()) return {};
   return memory_->slot(page.index).subspan(layout_.payload_offset, layout_.payload_bytes);
+}
+
+PoolMemory HostPool::describe() const {
+  PoolMemory memory;
+  memory.pool = name_;
+  memory.required = required_;
+  memory.allocator = memory_->allocator();
+  for (const HostSegment& segment : memory_->segments()) {
+    memory.regions.push_back({.bytes = segment.bytes, .fd = segment.fd.get()});
+  }
+  return memory;
+}
+
+PoolMemory describe_without_memory(const PoolSpec& pool) {
+  PoolMemory memory;
+  memory.pool = pool.name;
+  memory.required = pool.required;
+  memory.logical = pool.kind == PoolKind::logical;
+  return memory;
 }
 
 void HostPool::on_allocated(PageId page) {

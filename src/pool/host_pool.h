@@ -17,9 +17,11 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include <hitide/model_spec.h>
+#include <hitide/registration.h>
 #include <hitide/result.h>
 #include <hitide/types.h>
 
@@ -40,7 +42,9 @@ class HostPool final : public PageObserver {
 
   // Requires a validated pool with bytes, page_count >= 1. resource_exhausted: no memory.
   // invalid_argument: a page that is too large for a segment.
-  static Result<std::unique_ptr<HostPool>> create(const PoolSpec& pool, std::uint32_t page_count);
+  static Result<std::unique_ptr<HostPool>> create(
+      const PoolSpec& pool, std::uint32_t page_count,
+      std::shared_ptr<HostAllocator> allocator = shm_allocator());
   ~HostPool() override;
 
   // Header and payload: layout().object_bytes() long. Empty for an index that the pool does not
@@ -54,15 +58,25 @@ class HostPool final : public PageObserver {
   std::uint64_t bytes() const { return memory_->bytes(); }
   std::span<const HostMemory::Segment> segments() const { return memory_->segments(); }
 
+  // What the registration rule asks; the allocator answers for the memory. in_use is the caller's
+  // to know. Valid as long as the pool.
+  PoolMemory describe() const;
+
   void on_allocated(PageId page) override;
   void on_freed(PageId page) override;
 
  private:
-  HostPool(const PageLayout& layout, std::unique_ptr<HostMemory> memory);
+  HostPool(const PoolSpec& pool, std::unique_ptr<HostMemory> memory);
 
+  const std::string name_;
+  const bool required_;
   const PageLayout layout_;
   const std::unique_ptr<HostMemory> memory_;
   std::vector<bool> overwritten_;  // [page_count]: freed once, so that its ends hold the pattern
 };
+
+// What the registration rule asks of a pool that has no host memory: a logical one, or one whose
+// memory is missing.
+PoolMemory describe_without_memory(const PoolSpec& pool);
 
 }  // namespace hitide

@@ -1,0 +1,119 @@
+#include "pool/host_allocator.h"
+
+#include <cerrno>
+#include <utility>
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+namespace hitide {
+namespace {
+
+// Prompts of other people do not belong into a core dump. Refusal changes nothing else.
+std::span<std::byte> left_out_of_dumps(void* address, std::uint64_t bytes) {
+  static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));
+  return {static_cast<std::byte*>(address), bytes};
+}
+
+class MmapAllocator final : public HostAllocator {
+ public:
+  AllocatorKind kind() const override { return AllocatorKind::mmap; }
+
+  Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    void* address =
+        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (address == MAP_FAILED) return errno_status(errno, "mmap", name);
+    static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
+    HostSegment segment;
+    segment.bytes = left_out_of_dumps(address, bytes);
+    return segment;
+  }
+
+  void release(HostSegment segment) override {
+    ::munmap(segment.bytes.data(), segment.bytes.size());
+  }
+};
+
+class ShmAllocator final : public HostAllocator {
+ public:
+  AllocatorKind kind() const override { return AllocatorKind::shm; }
+
+  Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    HostSegment segment;
+    segment.fd = UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    if (!segment.fd.valid()) return errno_status(errno, "memfd_create", name);
+    const int fd = segment.fd.get();
+    if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
+      return errno_status(errno, "ftruncate", name);
+    }
+    if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+      return errno_status(errno, "seal", name);
+    }
+    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (address == MAP_FAILED) return errno_status(errno, "mmap", name);
+    segment.bytes = left_out_of_dumps(address, bytes);
+    return segment;
+  }
+
+  void release(HostSegment segment) override {
+    ::munmap(segment.bytes.data(), segment.bytes.size());
+  }
+};
+
+class StoreAllocator final : public HostAllocator {
+ public:
+  explicit StoreAllocator(StoreMemory source) : source_(std::move(source)) {}
+
+  AllocatorKind kind() const override { return AllocatorKind::store; }
+  Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    HITIDE_ASSIGN_OR_RETURN(HostSegment segment, source_.allocate(name, bytes));
+    if (segment.bytes.data() != nullptr && segment.bytes.size() == bytes) return segment;
+    const std::size_t found = segment.bytes.size();
+    source_.release(std::move(segment));
+    return Status(StatusCode::unavailable, "the store's client was asked for " +
+                                               std::to_string(bytes) + " bytes for " + name +
+                                               " and handed out " + std::to_string(found));
+  }
+  void release(HostSegment segment) override { source_.release(std::move(segment)); }
+
+ private:
+  const StoreMemory source_;
+};
+
+class PinnedAllocator final : public HostAllocator {
+ public:
+  PinnedAllocator(std::shared_ptr<HostAllocator> inner, Pinning pinning)
+      : inner_(std::move(inner)), pinning_(std::move(pinning)) {}
+
+  AllocatorKind kind() const override { return inner_->kind(); }
+  Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    HITIDE_ASSIGN_OR_RETURN(HostSegment segment, inner_->allocate(name, bytes));
+    Status status = pinning_.pin(segment.bytes);
+    if (status.ok()) return segment;
+    inner_->release(std::move(segment));
+    return status.with_context("pinning " + std::to_string(bytes) + " bytes of " + name);
+  }
+  void release(HostSegment segment) override {
+    pinning_.unpin(segment.bytes);
+    inner_->release(std::move(segment));
+  }
+
+ private:
+  const std::shared_ptr<HostAllocator> inner_;
+  const Pinning pinning_;
+};
+
+}  // namespace
+
+std::shared_ptr<HostAllocator> mmap_allocator() { return std::make_shared<MmapAllocator>(); }
+std::shared_ptr<HostAllocator> shm_allocator() { return std::make_shared<ShmAllocator>(); }
+std::shared_ptr<HostAllocator> store_allocator(StoreMemory source) {
+  return std::make_shared<StoreAllocator>(std::move(source));
+}
+std::shared_ptr<HostAllocator> pinned_allocator(std::shared_ptr<HostAllocator> inner,
+                                                Pinning pinning) {
+  return std::make_shared<PinnedAllocator>(std::move(inner), std::move(pinning));
+}
+
+}  // namespace hitide
