@@ -38,6 +38,8 @@ endef
 
 .PHONY: help setup build run serve test asan tsan bench format tidy clean
 
+export HITIDE_TEST_MODEL ?= $(CURDIR)/$(MODEL)
+
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 

@@ -273,5 +273,27 @@ TEST(EngineExact, SeveralRequestsThatDoNotFitAtOnceAreAllServed) {
   EXPECT_EQ(metrics.find("hitide_engine_preemptions_total 0\n"), std::string::npos);
 }
 
+// Prompts that fill more than half of the device each, all waiting when the first is let in: one
+// that has just been admitted is nobody's room to take.
+TEST(EngineExact, PromptsOfWhichOnlyOneFitsAreServedOneAfterTheOther) {
+  test::TestOptions options;
+  options.engine.context_length = 160;
+  options.engine.device_tokens = 160;
+  const auto engine = options.open();
+  ASSERT_NE(engine, nullptr);
+  test::Uncached uncached(options);
+  std::vector<std::vector<TokenId>> prompts;
+  for (std::uint32_t i = 0; i < 4; ++i) prompts.push_back(test::some_tokens(110, 71 + i));
+  std::vector<test::WaitingSink> sinks(prompts.size());
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    ASSERT_TRUE(engine->submit(test::greedy_request(prompts[i], 4), &sinks[i]).ok());
+  }
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const GenerationResult result = sinks[i].wait();
+    EXPECT_EQ(result.finish, FinishReason::length) << result.status.to_string();
+    expect_same(result, uncached.generate(prompts[i], 4), "request " + std::to_string(i));
+  }
+}
+
 }  // namespace
 }  // namespace hitide

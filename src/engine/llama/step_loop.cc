@@ -277,7 +277,10 @@ bool StepLoop::admit(Generation& generation) {
     return false;
   }
   const TimePoint now = clock_now();
-  if (!running_.empty()) {
+  const bool others_run =
+      !running_.empty() || std::any_of(waiting_.begin(), waiting_.end(),
+                                       [](const GenerationPtr& g) { return g->admitted; });
+  if (others_run) {
     generation.stalled_since = TimePoint::max();  // room comes when those end
     return false;
   }
