@@ -143,6 +143,14 @@ std::vector<PoolRegistration> plan_registration(std::span<const PoolMemory> pool
                                                 const ClientCapabilities& client,
                                                 const RegistrationRules& rules,
                                                 Registered registered) {
+  std::vector<PoolRegistration> plan = ask_pools(pools, client, rules, registered);
+  settle_registrations(plan);
+  return plan;
+}
+
+std::vector<PoolRegistration> ask_pools(std::span<const PoolMemory> pools,
+                                        const ClientCapabilities& client,
+                                        const RegistrationRules& rules, Registered registered) {
   std::vector<std::span<std::byte>> taken(registered.begin(), registered.end());
   std::vector<PoolRegistration> plan;
   for (const PoolMemory& pool : pools) {
@@ -162,7 +170,6 @@ std::vector<PoolRegistration> plan_registration(std::span<const PoolMemory> pool
     }
     plan.push_back(std::move(entry));
   }
-  settle_registrations(plan);
   return plan;
 }
 

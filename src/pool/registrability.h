@@ -30,8 +30,14 @@ struct RegistrationRules {
   bool staging_allowed = true;
 };
 
-// Verdict, path, reason and advice of each pool, in order. Regions of earlier pools of the list
-// that will be registered count as registered. Obeys settle_registrations().
+// Verdict, path, reason and advice of each pool by itself, in order. Regions of earlier pools of
+// the list that will be registered count as registered.
+std::vector<PoolRegistration> ask_pools(std::span<const PoolMemory> pools,
+                                        const ClientCapabilities& client,
+                                        const RegistrationRules& rules,
+                                        std::span<const std::span<std::byte>> registered);
+
+// ask_pools(), then settle_registrations(): what will hold if every attempt succeeds.
 std::vector<PoolRegistration> plan_registration(
     std::span<const PoolMemory> pools, const ClientCapabilities& client,
     const RegistrationRules& rules, std::span<const std::span<std::byte>> registered = {});

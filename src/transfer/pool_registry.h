@@ -1,0 +1,109 @@
+// PoolRegistry: registers pools with a store, as a transaction.
+//
+//   all verdicts --> register, pool by pool --> undo what ended off --> one row a pool
+//                          |
+//                          +-- refused, thrown, answered short --> undone in reverse
+//                                                              --> the next path down
+//
+// No failure of a registration fails the call: it costs the pool a path. Nothing stays
+// half-registered: a pool is zero_copy with all of its regions, or none of them is registered.
+// A region that several pools (or several calls) name is registered once and counted; it stays
+// registered until the last of them lets go.
+//
+// Every pool goes through attach(): those at start together, one that comes later by itself, and
+// all again when a store that was down is back.
+//
+// Threading: all methods from any thread; one attach() or detach() at a time, the others wait. The
+// registrar is called under the lock.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hitide/registration.h>
+#include <hitide/result.h>
+
+#include "base/metrics.h"
+#include "pool/registrability.h"
+#include "spec/registration.h"
+#include "transfer/registrar.h"
+
+namespace hitide {
+
+struct PoolToRegister {
+  PoolMemory memory;
+  // Exchanges the pool's memory for memory that the store's client hands out and describes it. Null
+  // where that cannot be done. Called at most once, only after an adoption has failed, and only
+  // while the pool is not in use.
+  std::function<Result<PoolMemory>()> move_to_store_memory = {};
+};
+
+class PoolRegistry {
+ public:
+  // `registrar` must outlive the registry.
+  PoolRegistry(Registrar& registrar, const RegistrationRules& rules);
+  ~PoolRegistry();  // detach_all()
+  PoolRegistry(const PoolRegistry&) = delete;
+  PoolRegistry& operator=(const PoolRegistry&) = delete;
+
+  // One row for each of `pools`, in order. Logs one warning for each pool that is worse off than it
+  // could be, and one line where the whole client is. If a required pool ends off, so does every
+  // other; then the new ones are unregistered again, while earlier ones stay as they are until the
+  // caller, who has to end L3 first, detaches them.
+  std::vector<PoolRegistration> attach(std::span<const PoolToRegister> pools,
+                                       const ClientCapabilities& client);
+
+  // Lets go of what the latest attach() of this pool has registered. not_found: the pool is not
+  // attached; nothing changes.
+  Status detach(std::string_view pool);
+  // Everything, in the reverse order of registration.
+  void detach_all();
+
+  // The latest row of each pool, in the order of their first attach().
+  std::vector<PoolRegistration> pools() const;
+  // True while any pool with bytes is on.
+  bool storage_on() const;
+  // Regions that are registered now.
+  std::size_t region_count() const;
+  void write_metrics(MetricsText& text) const;
+
+ private:
+  struct Region {
+    std::span<std::byte> bytes;
+    std::uint32_t count = 0;
+  };
+  struct Hold {
+    std::string pool;
+    std::vector<std::span<std::byte>> regions;
+  };
+
+  // All require mutex_.
+  void register_pool(const PoolToRegister& pool, const ClientCapabilities& client,
+                     PoolRegistration& row);
+  Status hold_regions(const PoolMemory& memory);
+  Status call_registrar(std::span<const MemoryRegion> regions);
+  void move_to_store_memory(const PoolToRegister& pool, const ClientCapabilities& client,
+                            PoolRegistration& row);
+  void let_go(const Hold& hold);
+  void unregister(std::span<std::byte> bytes);
+  Region* find(std::span<std::byte> bytes);
+  std::vector<std::span<std::byte>> registered() const;
+  void enter(std::span<const PoolRegistration> rows);
+
+  Registrar& registrar_;
+  const RegistrationRules rules_;
+
+  Counter attempts_, failures_, undone_;  // of regions
+
+  mutable std::mutex mutex_;
+  std::vector<Region> regions_;         // guarded by mutex_; in the order of registration
+  std::vector<Hold> holds_;             // guarded by mutex_; in the order of registration
+  std::vector<PoolRegistration> rows_;  // guarded by mutex_
+};
+
+}  // namespace hitide
