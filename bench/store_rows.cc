@@ -293,7 +293,8 @@ Status page_store(const Settings& settings, Report& report) {
 
 // Takes the store's files out of the page cache, as a restart of the machine would.
 Status forget_cached(const Settings& settings) {
-  for (const auto& entry : std::filesystem::directory_iterator(settings.scratch + "/store")) {
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(settings.scratch + "/store")) {
     if (!entry.is_regular_file()) continue;
     const UniqueFd fd(::open(entry.path().c_str(), O_RDONLY | O_CLOEXEC));
     if (!fd.valid()) return errno_status(errno, "open", entry.path().string());
@@ -302,7 +303,23 @@ Status forget_cached(const Settings& settings) {
   return ok_status();
 }
 
-// The reference is what was promised: 2 s, and 95 of 100 objects.
+// Of every twentieth object: how many can be read again.
+Result<double> share_read(ObjectStore& store, std::span<const std::string_view> names,
+                          Objects& objects) {
+  int asked = 0;
+  int read = 0;
+  for (std::size_t i = 0; i < names.size(); i += 20) {
+    const std::span<std::byte> buffer = objects.place(0);
+    const GetItem item{.key = names[i], .buffers = std::span(&buffer, 1)};
+    ItemResult result;
+    HITIDE_RETURN_IF_ERROR(store.get(std::span(&item, 1), std::span(&result, 1), {}).status);
+    ++asked;
+    read += result.code == StatusCode::ok ? 1 : 0;
+  }
+  return static_cast<double>(read) / asked;
+}
+
+// The reference is what was promised: 2 s until every object is known again, and 95 of 100.
 Status restart(const Settings& settings, Report& report) {
   constexpr std::uint64_t kTotal = 2'000'000'000;
   constexpr std::size_t kRound = 256;
@@ -331,11 +348,8 @@ Status restart(const Settings& settings, Report& report) {
     HITIDE_RETURN_IF_ERROR(store->exists(names, found, {}).status);
     time.pairs.ours.push_back(watch.seconds());
     time.pairs.reference.push_back(2.0);
-    const auto held = std::count_if(found.begin(), found.end(), [](const ItemResult& result) {
-      return result.code == StatusCode::ok;
-    });
-    hits.pairs.ours.push_back(100.0 * static_cast<double>(held) /
-                              static_cast<double>(names.size()));
+    HITIDE_ASSIGN_OR_RETURN(const double share, share_read(*store, names, objects));
+    hits.pairs.ours.push_back(100.0 * share);
     hits.pairs.reference.push_back(95.0);
     HITIDE_RETURN_IF_ERROR(store->close(kNoDeadline));
   }
