@@ -1,0 +1,199 @@
+"""Serves the protocol: one connection for control, one per lane, a thread each."""
+
+import os
+import socket
+import sys
+import threading
+import time
+import traceback
+
+from hitide.store_agent import frames, metrics
+from hitide.store_agent.memory import Memory
+
+LANES_MAX = 64
+
+
+def _receive(connection, view):
+    """Fills the view. EOFError: the other side closed."""
+    done = 0
+    while done < len(view):
+        got = connection.recv_into(view[done:])
+        if got == 0:
+            raise EOFError
+        done += got
+
+
+def _receive_with_fd(connection, view):
+    """Fills the view; answers the one descriptor that came along, or -1."""
+    data, fds, flags, _ = socket.recv_fds(connection, len(view), 4)
+    for fd in fds[1:]:
+        os.close(fd)
+    fd = fds[0] if fds else -1
+    try:
+        if not data:
+            raise EOFError
+        if flags & socket.MSG_CTRUNC:
+            raise frames.FrameError("too many descriptors came with a header")
+        view[:len(data)] = data
+        _receive(connection, view[len(data):])
+    except BaseException:
+        if fd >= 0:
+            os.close(fd)
+        raise
+    return fd
+
+
+class Server:
+    """One agent."""
+
+    def __init__(self, store, missing):
+        # `store` is None where the package could not be imported; `missing` says why then.
+        self._store = store
+        self._missing = missing
+        self._memory = Memory()
+        self._options = {}
+        self._lanes = 0
+        self._calls = {
+            frames.EXISTS: self._exists, frames.GET: self._get, frames.PUT: self._put,
+            frames.REMOVE: self._remove,
+        }
+        self._controls = {
+            frames.HELLO: self._hello, frames.SETUP: self._setup, frames.ADD_LANE: self._add_lane,
+            frames.ADD_MEMORY: self._add_memory, frames.REMOVE_MEMORY: self._remove_memory,
+            frames.STATS: self._stats, **self._calls,
+        }
+
+    def serve_control(self, connection):
+        """Until the other side closes, asks for the end, or breaks the protocol."""
+        self._serve(connection, self._controls)
+
+    def _serve_lane(self, connection):
+        try:
+            self._serve(connection, {call: lambda body, _fd, do=do: do(body, -1)
+                                     for call, do in self._calls.items()})
+        except OSError as error:
+            print(f"lane: {error}", file=sys.stderr, flush=True)
+        finally:
+            connection.close()
+
+    def _serve(self, connection, calls):
+        control = calls is self._controls
+        header = memoryview(bytearray(frames.HEADER.size))
+        buffer = memoryview(bytearray(64 << 10))
+        while True:
+            fd = -1
+            request = 0
+            kind = 0
+            try:
+                if control:
+                    fd = _receive_with_fd(connection, header)
+                else:
+                    _receive(connection, header)
+                kind, request, _, size = frames.decode_header(header)
+                if size > len(buffer):
+                    buffer = memoryview(bytearray(size))
+                body = buffer[:size]
+                _receive(connection, body)
+                if control and kind == frames.SHUTDOWN:
+                    connection.sendall(frames.encode(kind | frames.REPLY, request))
+                    return
+                status, answer = self._carry_out(calls, kind, body, fd)
+                connection.sendall(frames.encode(kind | frames.REPLY, request, status, answer))
+            except EOFError:
+                return
+            except frames.FrameError as error:
+                connection.sendall(frames.encode(kind | frames.REPLY, request, error.status,
+                                                 str(error).encode()))
+                return
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+
+    def _carry_out(self, calls, kind, body, fd):
+        """(status, body): whatever happens in a call spoils this call only."""
+        try:
+            call = calls.get(kind)
+            if call is None:
+                raise frames.RequestError(f"there is no request {kind} here")
+            return frames.OK, call(body, fd)
+        except frames.RequestError as error:
+            return error.status, str(error).encode()
+        except BaseException as error:  # pylint: disable=broad-except
+            traceback.print_exc(file=sys.stderr)
+            return frames.STORE_FAILED, f"{type(error).__name__}: {error}".encode()
+
+    def _needed(self):
+        if self._store is None:
+            raise frames.RequestError(self._missing, frames.PACKAGE_MISSING)
+        return self._store
+
+    # ---- control ---------------------------------------------------------------------------------
+
+    def _hello(self, _body, _fd):
+        store = self._needed()
+        return frames.encode_pairs({"pid": str(os.getpid()),
+                                    "python": sys.version.split(" ", maxsplit=1)[0],
+                                    "groups": "1" if store.groups else "0"})
+
+    def _setup(self, body, _fd):
+        options = frames.decode_pairs(body)
+        start = time.perf_counter_ns()
+        code = self._needed().setup(options)
+        if code == 0:
+            self._options = options
+        return frames.encode_results([code], (time.perf_counter_ns() - start) // 1000)
+
+    def _add_lane(self, _body, fd):
+        if fd < 0 or self._lanes >= LANES_MAX:
+            raise frames.RequestError(f"no descriptor came along, or there are {LANES_MAX} lanes")
+        connection = socket.socket(fileno=os.dup(fd))
+        self._lanes += 1
+        threading.Thread(target=self._serve_lane, args=(connection,), daemon=True).start()
+        return frames.encode_results([0])
+
+    def _add_memory(self, body, fd):
+        number, offset, size = frames.decode_memory(body)
+        if fd < 0:
+            raise frames.RequestError(f"region {number}: no descriptor came along")
+        region = self._memory.add(number, fd, offset, size)
+        code = self._needed().register(region.base, size)
+        if code != 0:
+            self._memory.remove(number)
+        return frames.encode_results([code])
+
+    def _remove_memory(self, body, _fd):
+        region = self._memory.remove(frames.decode_region(body))
+        return frames.encode_results([self._needed().unregister(region.base)])
+
+    def _stats(self, _body, _fd):
+        return frames.encode_pairs(metrics.read_master(self._options))
+
+    # ---- calls -----------------------------------------------------------------------------------
+
+    def _exists(self, body, _fd):
+        keys = frames.decode_keys(body)
+        start = time.perf_counter_ns()
+        results = self._needed().exists(keys)
+        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+
+    def _remove(self, body, _fd):
+        keys = frames.decode_keys(body)
+        start = time.perf_counter_ns()
+        results = self._needed().remove(keys)
+        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+
+    def _get(self, body, _fd):
+        places, keys, _ = frames.decode_items(body)
+        addresses, held = self._memory.resolve(places)
+        start = time.perf_counter_ns()
+        results = self._needed().get(keys, addresses, [place[2] for place in places])
+        del held
+        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+
+    def _put(self, body, _fd):
+        places, keys, groups = frames.decode_items(body)
+        addresses, held = self._memory.resolve(places)
+        start = time.perf_counter_ns()
+        results = self._needed().put(keys, addresses, [place[2] for place in places], groups)
+        del held
+        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)

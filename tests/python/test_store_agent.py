@@ -1,0 +1,581 @@
+"""The store agent without a store: frames, guards, memory and the connection, over a double that
+behaves as Mooncake's client does, traps included."""
+
+import ctypes
+import http.server
+import importlib
+import os
+import random
+import socket
+import struct
+import sys
+import threading
+import types
+
+import pytest
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "python"))
+
+frames = importlib.import_module("hitide.store_agent.frames")
+guarded_store = importlib.import_module("hitide.store_agent.guarded_store")
+memory = importlib.import_module("hitide.store_agent.memory")
+metrics = importlib.import_module("hitide.store_agent.metrics")
+owner = importlib.import_module("hitide.store_agent.owner")
+server = importlib.import_module("hitide.store_agent.server")
+
+OPTIONS = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
+           "device_name": "", "master_server_address": "127.0.0.1:1"}
+
+
+class ReplicateConfig:
+    def __init__(self):
+        self.group_ids = None
+
+
+class Client:
+    """Mooncake's client, as far as the agent uses it. Calls that would crash the real one, or lie,
+    fail the test."""
+
+    def __init__(self, world):
+        self.world = world
+        self.open = False
+
+    def setup(self, *args, tenant_id="default"):
+        self.world.setups.append((args, tenant_id))
+        self.open = self.world.setup_code == 0
+        return self.world.setup_code
+
+    def _enter(self, call, keys, addresses=(), sizes=()):
+        assert self.open, "a call before set-up crashes the client"
+        assert keys, "a call without items"
+        assert all(isinstance(key, bytes) and key for key in keys)
+        assert 0 not in addresses, "a null pointer"
+        assert 0 not in sizes, "a size of zero"
+        if call in ("get", "put"):
+            assert len(set(keys)) == len(keys), "duplicates in a batch"
+        self.world.calls.append((call, list(keys)))
+        answer = self.world.answers.pop(call, None)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def batch_is_exist(self, keys):
+        return self._enter("exists", keys) or [int(key in self.world.objects) for key in keys]
+
+    def batch_put_from(self, keys, addresses, sizes, config=None):
+        scripted = self._enter("put", keys, addresses, sizes)
+        if config is not None:
+            assert len(config.group_ids) == len(keys)
+            self.world.groups.update(zip(keys, config.group_ids))
+        if scripted is not None:
+            return scripted
+        for key, address, size in zip(keys, addresses, sizes):
+            self.world.objects.setdefault(key, ctypes.string_at(address, size))
+        return [0] * len(keys)
+
+    def batch_get_into(self, keys, addresses, sizes):
+        scripted = self._enter("get", keys, addresses, sizes)
+        return scripted or [self._get(*item) for item in zip(keys, addresses, sizes)]
+
+    def _get(self, key, address, size):
+        value = self.world.objects.get(key)
+        if value is None:
+            return -704
+        if len(value) > size:
+            return -600
+        ctypes.memmove(address, value, len(value))
+        return len(value)
+
+    def get_size(self, key):
+        return len(self.world.objects[key]) if key in self.world.objects else -704
+
+    def batch_remove(self, keys, force):
+        assert force
+        self._enter("remove", keys)
+        return [0 if self.world.objects.pop(key, None) is not None else -704 for key in keys]
+
+    def register_buffer(self, base, size):
+        self.world.registered.append((base, size))
+        return self.world.register_code
+
+    def unregister_buffer(self, base):
+        self.world.registered = [pair for pair in self.world.registered if pair[0] != base]
+        return 0
+
+    def close(self):
+        self.open = False
+
+
+class World:
+    """What the double knows, and the package around it."""
+
+    def __init__(self):
+        self.setup_code = self.register_code = 0
+        self.setups, self.calls, self.registered = [], [], []
+        self.objects, self.groups, self.answers = {}, {}, {}
+        self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
+                                             MooncakeDistributedStore=lambda: Client(self))
+
+
+@pytest.fixture
+def world():
+    return World()
+
+
+@pytest.fixture
+def store(world):
+    guarded = guarded_store.GuardedStore(world.package)
+    assert guarded.setup(OPTIONS) == 0
+    return guarded
+
+
+class Buffer:
+    """Memory with addresses."""
+
+    def __init__(self, size):
+        self.bytes = ctypes.create_string_buffer(size)
+        self.base = ctypes.addressof(self.bytes)
+
+    def __getitem__(self, part):
+        return self.bytes.raw[part]
+
+
+# ---- frames --------------------------------------------------------------------------------------
+
+
+def golden():
+    path = os.path.join(ROOT, "tests", "golden", "agent", "frames.txt")
+    with open(path, encoding="ascii") as file:
+        return {name: bytes.fromhex(text) for name, text in (line.split() for line in file)}
+
+
+def test_golden_requests_are_read():
+    seen = golden()
+    bodies = {}
+    for number, name in enumerate(["hello", "setup", "add_lane", "add_memory", "remove_memory",
+                                   "exists", "get", "put", "remove", "stats", "shutdown"], 1):
+        kind, request, status, size = frames.decode_header(seen[name][:frames.HEADER.size])
+        assert (kind, request, status) == (number, number, 0)
+        bodies[name] = seen[name][frames.HEADER.size:]
+        assert len(bodies[name]) == size
+    assert frames.decode_pairs(bodies["setup"]) == {"protocol": "tcp", "device_name": ""}
+    assert frames.decode_memory(bodies["add_memory"]) == (7, 4096, 1 << 30)
+    assert frames.decode_region(bodies["remove_memory"]) == 7
+    assert frames.decode_keys(bodies["exists"]) == [b"a", b"key/2", b"z\0\xff"]
+    assert frames.decode_items(bodies["put"]) == (
+        [(0, 0, 1), (7, 1 << 33, 262144)], [b"a", b"key/2"], [b"g1", b""])
+
+
+def test_golden_replies_are_written():
+    seen = golden()
+    assert seen["reply_get"] == frames.encode(frames.GET | frames.REPLY, 7, frames.OK,
+                                              frames.encode_results([1, -704], 1234))
+    assert seen["reply_stats"] == frames.encode(
+        frames.STATS | frames.REPLY, 10, frames.OK,
+        frames.encode_pairs({"objects": "12", "bytes_used": "3456"}))
+    assert seen["reply_error"] == frames.encode(frames.GET | frames.REPLY, 12, frames.BAD_REQUEST,
+                                                b"there is no request 99 here")
+
+
+DECODERS = {"exists": frames.decode_keys, "get": frames.decode_items, "setup": frames.decode_pairs,
+            "add_memory": frames.decode_memory, "remove_memory": frames.decode_region,
+            "reply_get": frames.decode_results}
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_cut_bodies_are_refused(name):
+    body = golden()[name][frames.HEADER.size:]
+    for length in range(len(body)):
+        with pytest.raises(frames.RequestError):
+            DECODERS[name](memoryview(body[:length]))
+    with pytest.raises(frames.RequestError):
+        DECODERS[name](memoryview(body + b"\0"))
+
+
+@pytest.mark.parametrize("name", DECODERS)
+def test_damaged_bodies_are_refused_or_read(name):
+    body = golden()[name][frames.HEADER.size:]
+    for bit in range(8 * len(body)):
+        damaged = bytearray(body)
+        damaged[bit // 8] ^= 1 << (bit % 8)
+        try:
+            DECODERS[name](memoryview(bytes(damaged)))
+        except frames.RequestError:
+            pass
+
+
+def test_damaged_headers_are_refused():
+    header = golden()["get"][:frames.HEADER.size]
+    for at in range(6):
+        damaged = bytearray(header)
+        damaged[at] ^= 1
+        with pytest.raises(frames.FrameError):
+            frames.decode_header(bytes(damaged))
+    too_long = frames.HEADER.pack(frames.MAGIC, frames.VERSION, 7, 1, 0, frames.BODY_BYTES_MAX + 1)
+    with pytest.raises(frames.FrameError):
+        frames.decode_header(too_long)
+
+
+# ---- guards --------------------------------------------------------------------------------------
+
+
+def test_calls_before_set_up_are_refused(world):
+    guarded = guarded_store.GuardedStore(world.package)
+    for call in (lambda: guarded.exists([b"a"]), lambda: guarded.get([b"a"], [1], [1]),
+                 lambda: guarded.put([b"a"], [1], [1], [b""]), lambda: guarded.remove([b"a"])):
+        with pytest.raises(frames.RequestError) as error:
+            call()
+        assert error.value.status == frames.NOT_READY
+
+
+def test_calls_after_close_are_refused(store):
+    store.close()
+    with pytest.raises(frames.RequestError):
+        store.exists([b"a"])
+    store.close()
+
+
+def test_settings_that_are_missing_are_named(world):
+    guarded = guarded_store.GuardedStore(world.package)
+    with pytest.raises(frames.RequestError, match="protocol"):
+        guarded.setup({name: value for name, value in OPTIONS.items() if name != "protocol"})
+
+
+def test_a_failed_set_up_can_be_tried_again(world):
+    world.setup_code = -1
+    guarded = guarded_store.GuardedStore(world.package)
+    assert guarded.setup(OPTIONS) == -1
+    assert not guarded.ready
+    world.setup_code = 0
+    assert guarded.setup({**OPTIONS, "tenant_id": "t"}) == 0
+    args, tenant = world.setups[-1]
+    assert args == ("h", "P2PHANDSHAKE", 0, 0, "tcp", "", "127.0.0.1:1")
+    assert tenant == "t"
+
+
+def test_bad_items_never_reach_the_client(store, world):
+    buffer = Buffer(64)
+    keys = [b"", b"null", b"zero", b"k" * (frames.KEY_BYTES_MAX + 1), b"good"]
+    addresses = [buffer.base, 0, buffer.base, buffer.base, buffer.base]
+    sizes = [8, 8, 0, 8, 8]
+    bad = [frames.ITEM_BAD_KEY, frames.ITEM_UNMAPPED, frames.ITEM_BAD_SIZE, frames.ITEM_BAD_KEY]
+    assert store.put(keys, addresses, sizes, [b""] * 5) == bad + [frames.PUT_WRITTEN]
+    assert store.get(keys, addresses, sizes) == bad + [8]
+    assert store.exists(keys)[4] == 1 and store.exists(keys)[0] == frames.ITEM_BAD_KEY
+    assert store.remove(keys)[0] == frames.ITEM_BAD_KEY
+    assert store.exists([b""]) == [frames.ITEM_BAD_KEY]
+    assert list(world.objects) == []
+
+
+# K11, B149: duplicates each get their own answer.
+def test_duplicates_in_a_get_each_get_their_bytes(store, world):
+    world.objects = {b"a": b"AAAA", b"b": b"BBBB"}
+    buffer = Buffer(20)
+    keys = [b"a", b"b", b"a", b"a", b"none"]
+    assert store.get(keys, [buffer.base + 4 * i for i in range(5)], [4] * 5) == [4, 4, 4, 4, -704]
+    assert buffer[:16] == b"AAAABBBBAAAAAAAA"
+
+
+def test_the_first_of_duplicates_in_a_put_is_stored(store, world):
+    buffer = Buffer(16)
+    buffer.bytes.raw = b"AAAABBBBCCCCDDDD"
+    keys = [b"a", b"b", b"a", b"a"]
+    results = store.put(keys, [buffer.base + 4 * i for i in range(4)], [4] * 4, [b""] * 4)
+    assert results == [frames.PUT_WRITTEN, frames.PUT_WRITTEN, frames.PUT_EXISTED,
+                       frames.PUT_EXISTED]
+    assert world.objects == {b"a": b"AAAA", b"b": b"BBBB"}
+
+
+# K11, B141: the first value is kept, and the answer says that it was there.
+def test_put_of_an_existing_key_says_so(store, world):
+    world.objects = {b"a": b"old"}
+    buffer = Buffer(4)
+    assert store.put([b"a", b"b"], [buffer.base] * 2, [4, 4], [b"", b""]) == [
+        frames.PUT_EXISTED, frames.PUT_WRITTEN]
+    assert world.objects[b"a"] == b"old"
+    assert ("put", [b"b"]) in world.calls
+
+
+# K11, B147: every item's length is looked at by itself.
+@pytest.mark.parametrize("held", [1, 3, 5, 100])
+def test_another_length_is_a_mismatch(store, world, held):
+    world.objects = {b"a": b"x" * held, b"b": b"y" * 4}
+    buffer = Buffer(8)
+    assert store.get([b"a", b"b"], [buffer.base, buffer.base + 4], [4, 4]) == [
+        frames.ITEM_LENGTH_MISMATCH, 4]
+
+
+def test_a_put_that_finds_no_space_is_tried_again_for_its_tail(store, world):
+    buffer = Buffer(4)
+    keys = [b"a", b"b", b"c"]
+    world.answers = {"put": [0, -200, -200]}
+    results = store.put(keys, [buffer.base] * 3, [4] * 3, [b""] * 3)
+    assert results == [frames.PUT_WRITTEN] * 3
+    assert [call for call in world.calls if call[0] == "put"] == [
+        ("put", keys), ("put", [b"b", b"c"])]
+
+
+def test_groups_go_with_their_items_only(store, world):
+    buffer = Buffer(4)
+    store.put([b"a", b"b", b"c"], [buffer.base] * 3, [4] * 3, [b"page 1", b"", b"page 2"])
+    assert world.groups == {b"a": b"page 1", b"c": b"page 2"}
+    assert set(world.objects) == {b"a", b"b", b"c"}
+
+
+@pytest.mark.parametrize("answer", [[1], [1, 1, 1], None])
+def test_a_wrong_number_of_answers_is_an_error(store, world, answer):
+    world.answers = {"exists": answer if answer is not None else RuntimeError("raised")}
+    with pytest.raises((frames.RequestError, RuntimeError)):
+        store.exists([b"a", b"b"])
+
+
+def test_tcp_registers_nothing_with_the_client(world):
+    for protocol, registered in (("tcp", 0), ("rdma", 1)):
+        guarded = guarded_store.GuardedStore(world.package)
+        guarded.setup({**OPTIONS, "protocol": protocol})
+        assert guarded.register(4096, 10) == 0
+        assert len(world.registered) == registered
+
+
+# ---- memory --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def region_fd():
+    fd = os.memfd_create("pool")
+    os.ftruncate(fd, 3 * 4096)
+    yield fd
+    os.close(fd)
+
+
+def test_places_outside_a_region_have_no_address(region_fd):
+    regions = memory.Memory()
+    region = regions.add(3, region_fd, 4096, 8192)
+    places = [(3, 0, 1), (3, 8191, 1), (3, 0, 8192), (3, 1, 8192), (3, 8193, 0), (4, 0, 1),
+              (3, 1 << 63, 1 << 63)]
+    addresses, _ = regions.resolve(places)
+    assert addresses == [region.base, region.base + 8191, region.base, 0, 0, 0, 0]
+
+
+def test_bad_regions_are_refused(region_fd):
+    regions = memory.Memory()
+    for number, offset, size in ((1, 0, 0), (1, 100, 4096), (1, 8192, 8192), (1, 1 << 62, 4096)):
+        with pytest.raises(frames.RequestError):
+            regions.add(number, region_fd, offset, size)
+    regions.add(1, region_fd, 0, 4096)
+    with pytest.raises(frames.RequestError):
+        regions.add(1, region_fd, 0, 4096)
+    regions.remove(1)
+    with pytest.raises(frames.RequestError):
+        regions.remove(1)
+
+
+def test_a_region_in_use_outlives_its_removal(region_fd):
+    os.pwrite(region_fd, b"still here", 0)
+    regions = memory.Memory()
+    regions.add(1, region_fd, 0, 4096)
+    addresses, held = regions.resolve([(1, 0, 10)])
+    regions.remove(1)
+    assert ctypes.string_at(addresses[0], 10) == b"still here"
+    assert held
+
+
+# ---- the server ----------------------------------------------------------------------------------
+
+
+class Peer:
+    """The cache's side of a connection to a server in a thread of this process."""
+
+    def __init__(self, served):
+        self.socket, far = socket.socketpair()
+        self.socket.settimeout(20)
+        self.thread = threading.Thread(target=served.serve_control, args=(far,), daemon=True)
+        self.thread.start()
+
+    def send(self, kind, body=b"", fd=None, request=1):
+        frame = frames.encode(kind, request, 0, body)
+        if fd is None:
+            self.socket.sendall(frame)
+        else:
+            socket.send_fds(self.socket, [frame], [fd])
+
+    def receive(self, connection=None):
+        connection = connection or self.socket
+        header = self._exactly(connection, frames.HEADER.size)
+        kind, request, status, size = frames.decode_header(header)
+        return kind, request, status, self._exactly(connection, size)
+
+    def call(self, kind, body=b"", fd=None):
+        self.send(kind, body, fd, request=77)
+        answered, request, status, body = self.receive()
+        assert (answered, request) == (kind | frames.REPLY, 77)
+        return status, body
+
+    @staticmethod
+    def _exactly(connection, size):
+        data = b""
+        while len(data) < size:
+            try:
+                more = connection.recv(size - len(data))
+            except ConnectionResetError:
+                more = b""  # it closed without reading everything
+            if not more:
+                raise EOFError
+            data += more
+        return data
+
+
+@pytest.fixture
+def peer(world):
+    return Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+
+
+def set_up(peer):
+    status, body = peer.call(frames.SETUP, frames.encode_pairs(OPTIONS))
+    assert status == frames.OK and frames.decode_results(body)[0] == [0]
+
+
+def test_bytes_go_through_shared_memory(peer, world, region_fd):
+    set_up(peer)
+    os.pwrite(region_fd, b"payload", 100)
+    status, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 8192), region_fd)
+    assert status == frames.OK and frames.decode_results(body)[0] == [0]
+    put = frames.encode_items([(5, 100, 7)], [b"k"], [b""])
+    assert frames.decode_results(peer.call(frames.PUT, put)[1])[0] == [frames.PUT_WRITTEN]
+    assert world.objects == {b"k": b"payload"}
+    get = frames.encode_items([(5, 4096, 7), (5, 8190, 7), (6, 0, 7)], [b"k"] * 3, [b""] * 3)
+    assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [
+        7, frames.ITEM_UNMAPPED, frames.ITEM_UNMAPPED]
+    assert os.pread(region_fd, 7, 4096) == b"payload"
+    status, _ = peer.call(frames.REMOVE_MEMORY, frames.REGION.pack(5))
+    assert status == frames.OK
+    assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED] * 3
+
+
+def test_lanes_serve_calls_and_nothing_else(peer, world):
+    set_up(peer)
+    world.objects = {b"a": b"x"}
+    near, far = socket.socketpair()
+    near.settimeout(20)
+    assert peer.call(frames.ADD_LANE, fd=far.fileno())[0] == frames.OK
+    far.close()
+    near.sendall(frames.encode(frames.EXISTS, 5, 0, frames.encode_keys([b"a", b"b"])))
+    kind, request, status, body = peer.receive(near)
+    assert (kind, request, status) == (frames.EXISTS | frames.REPLY, 5, frames.OK)
+    assert frames.decode_results(body)[0] == [1, 0]
+    near.sendall(frames.encode(frames.SETUP, 6))
+    assert peer.receive(near)[2] == frames.BAD_REQUEST
+    assert peer.call(frames.ADD_LANE)[0] == frames.BAD_REQUEST, "no descriptor came along"
+
+
+def test_a_call_that_raises_spoils_itself_only(peer, world):
+    set_up(peer)
+    world.answers = {"exists": RuntimeError("the client raised")}
+    status, body = peer.call(frames.EXISTS, frames.encode_keys([b"a"]))
+    assert status == frames.STORE_FAILED and b"the client raised" in body
+    assert peer.call(frames.EXISTS, frames.encode_keys([b"a"]))[0] == frames.OK
+
+
+def test_a_refused_registration_leaves_nothing_behind(world, region_fd):
+    world.register_code = -1
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    assert peer.call(frames.SETUP, frames.encode_pairs({**OPTIONS, "protocol": "rdma"}))[0] == 0
+    for _ in range(2):
+        _, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 4096), region_fd)
+        assert frames.decode_results(body)[0] == [-1]
+
+
+def test_without_the_package_every_call_says_so():
+    peer = Peer(server.Server(None, "python cannot import it"))
+    for call in (frames.HELLO, frames.SETUP):
+        status, body = peer.call(call, frames.encode_pairs({}) if call == frames.SETUP else b"")
+        assert status == frames.PACKAGE_MISSING and body == b"python cannot import it"
+
+
+def test_a_broken_stream_ends_the_connection(peer):
+    peer.socket.sendall(struct.pack("<IHHQII", 0x12345678, 1, 1, 1, 0, 0))
+    assert peer.receive()[2] == frames.BAD_FRAME
+    with pytest.raises(EOFError):
+        peer.receive()
+    peer.thread.join(20)
+    assert not peer.thread.is_alive()
+
+
+def test_another_version_is_told_apart(peer):
+    peer.socket.sendall(frames.HEADER.pack(frames.MAGIC, 2, 1, 1, 0, 0))
+    assert peer.receive()[2] == frames.BAD_VERSION
+
+
+# Every frame, cut at every length and with every bit of its body turned: the server answers or
+# closes, and never dies of it.
+def test_noise_never_kills_the_server(world):
+    seed = 20261130
+    print("seed", seed)
+    generator = random.Random(seed)
+    served = server.Server(guarded_store.GuardedStore(world.package), None)
+    for name, frame in golden().items():
+        if name.startswith("reply") or name == "shutdown":
+            continue
+        for _ in range(40):
+            damaged = bytearray(frame)
+            for _ in range(generator.randrange(1, 4)):
+                damaged[generator.randrange(len(damaged))] ^= 1 << generator.randrange(8)
+            if generator.random() < 0.3:
+                damaged = damaged[:generator.randrange(len(damaged))]
+            peer = Peer(served)
+            peer.socket.sendall(damaged)
+            peer.socket.shutdown(socket.SHUT_WR)
+            try:
+                while True:
+                    peer.receive()
+            except EOFError:
+                pass
+            peer.thread.join(20)
+            assert not peer.thread.is_alive(), bytes(damaged).hex()
+
+
+def test_shutdown_is_answered_and_ends(peer):
+    assert peer.call(frames.SHUTDOWN) == (frames.OK, b"")
+    peer.thread.join(20)
+    assert not peer.thread.is_alive()
+
+
+# ---- metrics and owner ---------------------------------------------------------------------------
+
+
+class Page(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"# HELP x y\nmaster_key_count 12\nmaster_allocated_bytes 3.456e+03\n"
+                         b"master_evicted_key_count nan\nother 5\n")
+
+    def log_message(self, *args):
+        pass
+
+
+def test_the_master_is_asked_for_its_numbers():
+    with http.server.HTTPServer(("127.0.0.1", 0), Page) as page:
+        thread = threading.Thread(target=page.serve_forever, daemon=True)
+        thread.start()
+        options = {"master_server_address": "127.0.0.1:1",
+                   "master_metrics_port": str(page.server_port)}
+        assert metrics.read_master(options) == {"objects": "12", "bytes_used": "3456"}
+        page.shutdown()
+    assert metrics.read_master(options) == {}
+    assert metrics.read_master({}) == {}
+
+
+def test_the_owner_reads_its_settings():
+    lines = iter(["global_segment_size=1024\n", "protocol=rdma\n", "device_name=a=b\n", "\n",
+                  "clear\n"])
+    settings = owner.read_settings(lines)
+    assert settings["global_segment_size"] == "1024"
+    assert settings["protocol"] == "rdma"
+    assert settings["device_name"] == "a=b"
+    assert settings["metadata_server"] == "P2PHANDSHAKE"
+    said = []
+    owner.serve(types.SimpleNamespace(remove_all=lambda force: 7 if force else -1), lines,
+                said.append)
+    assert said == ["cleared 7"]
