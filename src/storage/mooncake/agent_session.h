@@ -1,0 +1,88 @@
+// AgentSession: one running agent, set up and ready: its process, its control connection and its
+// lanes. A call that is not answered by its limit, or answered with nonsense, ends the agent: it is
+// killed and waited for before the call returns, so that nothing writes to the call's buffers any
+// more.
+//
+// Threading: any thread, but start(), which belongs on a thread that outlives the session.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include <hitide/result.h>
+#include <hitide/types.h>
+
+#include "storage/mooncake/agent_socket.h"
+#include "storage/mooncake/child_process.h"
+
+namespace hitide {
+
+enum class AgentLane : std::uint8_t { query = 0, read, write };
+inline constexpr std::size_t kAgentLaneCount = 3;
+
+struct AgentConfig {
+  ChildCommand command;
+  FramePairs setup;
+  std::array<std::uint32_t, kAgentLaneCount> lanes = {1, 1, 1};
+  Duration start_limit = std::chrono::seconds(10);
+  Duration control_limit = std::chrono::seconds(3);
+};
+
+class AgentSession {
+ public:
+  // failed_precondition: the program, the package or a library is missing (do not just retry);
+  // unavailable: the store did not let the client in.
+  static Result<std::shared_ptr<AgentSession>> start(const AgentConfig& config);
+  ~AgentSession();
+  AgentSession(const AgentSession&) = delete;
+  AgentSession& operator=(const AgentSession&) = delete;
+
+  // Waits for a lane until `lane_deadline` (deadline_exceeded then, and the agent goes on), then
+  // calls. deadline_exceeded: `limit` passed and the agent was killed. unavailable: the agent
+  // ended, or was killed for another call's sake. Else as AgentSocket::call().
+  Result<FrameBytes> call(AgentLane lane, const AgentRequest& request, TimePoint lane_deadline,
+                          Duration limit);
+  // The same over the control connection.
+  Result<FrameBytes> control(const AgentRequest& request);
+
+  // Kills the agent and waits until it is gone. `why` is kept if it is the first reason.
+  void kill(const std::string& why);
+  bool alive() const { return !dead_.load(); }
+  std::string death() const;
+
+  // For the one who watches it.
+  int control_fd() const { return control_.fd(); }
+  ChildProcess& process() { return *process_; }
+
+ private:
+  struct Pool {
+    std::vector<AgentSocket*> free;  // guarded by lanes_mutex_
+    std::vector<std::unique_ptr<AgentSocket>> all;
+  };
+
+  AgentSession(std::unique_ptr<ChildProcess> process, Duration control_limit);
+  Status handshake(const AgentConfig& config, TimePoint deadline);
+  Status set_up(const AgentConfig& config, TimePoint deadline);
+  Status add_lanes(const AgentConfig& config, TimePoint deadline);
+  Result<FrameBytes> judge(Result<FrameBytes> answer, const AgentSocket& socket, Duration limit);
+
+  const std::unique_ptr<ChildProcess> process_;
+  const Duration control_limit_;
+  std::timed_mutex control_mutex_;
+  AgentSocket control_;  // guarded by control_mutex_
+  std::atomic<bool> dead_ = false;
+  mutable std::mutex death_mutex_;
+  std::string death_;  // guarded by death_mutex_
+
+  std::mutex lanes_mutex_;
+  std::condition_variable lane_free_;
+  std::array<Pool, kAgentLaneCount> pools_;
+};
+
+}  // namespace hitide

@@ -1,0 +1,169 @@
+#include "storage/mooncake/agent_supervisor.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace hitide {
+namespace {
+
+constexpr Duration kPauseFirst = std::chrono::milliseconds(100);
+constexpr Duration kPauseMax = std::chrono::seconds(5);
+// An agent that ran this long did not fail at the start.
+constexpr Duration kHealthyFor = std::chrono::seconds(10);
+
+TimePoint now() { return SystemClock::instance().now(); }
+
+}  // namespace
+
+AgentSupervisor::AgentSupervisor(AgentConfig config, OnStart on_start, OnEnd on_end)
+    : config_(std::move(config)),
+      on_start_(std::move(on_start)),
+      on_end_(std::move(on_end)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      status_(StatusCode::unavailable, "the store agent is starting") {
+  thread_ = std::thread([this] { run(); });
+}
+
+AgentSupervisor::~AgentSupervisor() { stop(); }
+
+void AgentSupervisor::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  const std::uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) < 0) {
+    log_error("agent_supervisor", {{"wake", "failed"}});  // the counter is full: it is awake
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+bool AgentSupervisor::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+void AgentSupervisor::publish(std::shared_ptr<AgentSession> session, Status status) {
+  std::shared_ptr<AgentSession> last;  // its end may take a while: outside the lock
+  {
+    const std::lock_guard lock(mutex_);
+    if (session) {
+      ++starts_;
+      ++tries_;
+    } else if (!session_) {
+      ++tries_;
+    }
+    last = std::exchange(session_, std::move(session));
+    status_ = std::move(status);
+  }
+  changed_.notify_all();
+}
+
+bool AgentSupervisor::pause(Duration time) {
+  const TimePoint end = now() + time;
+  while (!stopping()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now()).count();
+    if (left <= 0) return false;
+    pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&wake, 1, static_cast<int>(left));
+  }
+  return true;
+}
+
+void AgentSupervisor::watch(AgentSession& session) {
+  std::array<pollfd, 3> fds = {
+      {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+       {.fd = session.control_fd(), .events = POLLRDHUP, .revents = 0},
+       {.fd = session.process().error_fd(), .events = POLLIN, .revents = 0}}};
+  while (session.alive() && !stopping()) {
+    if (::poll(fds.data(), fds.size(), 1000) <= 0) continue;
+    if ((fds[2].revents & POLLIN) != 0) session.process().drain_errors();
+    if ((fds[2].revents & (POLLHUP | POLLERR)) != 0) fds[2].fd = -1;
+    if ((fds[1].revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0) return;
+  }
+}
+
+Status AgentSupervisor::run_one(bool& was_ready) {
+  Result<std::shared_ptr<AgentSession>> started = AgentSession::start(config_);
+  if (!started.ok()) return started.status();
+  const std::shared_ptr<AgentSession> session = *started;
+  const Status status = on_start_(*session);
+  if (!status.ok()) {
+    session->kill(std::string(status.message()));
+    return status;
+  }
+  was_ready = true;
+  publish(session, {});
+  watch(*session);
+  if (stopping()) {
+    // Politely first: the client may want to say goodbye to its master.
+    session->control({.call = AgentCall::shutdown}).status().ignore();
+  }
+  session->kill("it ended by itself");
+  session->process().drain_errors();
+  const std::string said = session->process().error_tail();
+  return Status(StatusCode::unavailable, "the store agent ended: " + session->death() +
+                                             (said.empty() ? "" : " [" + said + "]"));
+}
+
+void AgentSupervisor::run() {
+  Duration next_pause = Duration::zero();
+  while (!stopping()) {
+    const TimePoint start = now();
+    bool was_ready = false;
+    Status status = run_one(was_ready);
+    if (was_ready && !stopping()) {
+      log_warning("store_agent_ended", {{"reason", status.message()}});
+    }
+    publish(nullptr, std::move(status));
+    on_end_();
+    if (was_ready && now() - start >= kHealthyFor) next_pause = Duration::zero();
+    if (pause(next_pause)) break;
+    next_pause = std::min(std::max(next_pause * 2, kPauseFirst), kPauseMax);
+  }
+}
+
+Result<std::shared_ptr<AgentSession>> AgentSupervisor::session() const {
+  const std::lock_guard lock(mutex_);
+  if (session_ && session_->alive()) return session_;
+  if (session_)
+    return Status(StatusCode::unavailable, "the store agent ended: " + session_->death());
+  return status_;
+}
+
+Status AgentSupervisor::wait_until_ready(TimePoint deadline) const {
+  std::unique_lock lock(mutex_);
+  const auto ready = [this] {
+    return stopping_ || (session_ && session_->alive()) ||
+           status_.code() == StatusCode::failed_precondition;
+  };
+  // An agent that was just killed is replaced without a notice of its own until then.
+  if (deadline == kNoDeadline) {
+    changed_.wait(lock, ready);
+  } else if (!changed_.wait_until(lock, deadline, ready)) {
+    return Status(StatusCode::deadline_exceeded, std::string(status_.message()));
+  }
+  if (session_ && session_->alive()) return {};
+  if (stopping_) return Status(StatusCode::failed_precondition, "the store is closed");
+  return status_;
+}
+
+Status AgentSupervisor::first_try() const {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [this] { return tries_ > 0; });
+  return session_ ? Status() : status_;
+}
+
+std::uint64_t AgentSupervisor::starts() const {
+  const std::lock_guard lock(mutex_);
+  return starts_;
+}
+
+}  // namespace hitide

@@ -1,0 +1,65 @@
+#include "storage/mooncake/bounce.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+namespace hitide {
+
+BounceMemory::BounceMemory(UniqueFd fd, std::span<std::byte> bytes)
+    : fd_(std::move(fd)), bytes_(bytes) {}
+
+BounceMemory::~BounceMemory() { ::munmap(bytes_.data(), bytes_.size()); }
+
+Result<std::unique_ptr<BounceMemory>> BounceMemory::create(std::uint64_t bytes) {
+  UniqueFd fd(::memfd_create("hitide_bounce", MFD_CLOEXEC));
+  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
+    return errno_status(errno, fmt::format("make {} bytes of", bytes), "bounce memory");
+  }
+  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (base == MAP_FAILED) {
+    return errno_status(errno, fmt::format("map {} bytes of", bytes), "bounce memory");
+  }
+  return std::unique_ptr<BounceMemory>(
+      new BounceMemory(std::move(fd), std::span(static_cast<std::byte*>(base), bytes)));
+}
+
+std::uint64_t BounceMemory::find_gap(std::uint64_t bytes) const {
+  std::uint64_t at = 0;
+  for (const auto& [offset, length] : taken_) {
+    if (offset - at >= bytes) return at;
+    at = offset + length;
+  }
+  return bytes_.size() - at >= bytes ? at : bytes_.size();
+}
+
+BounceMemory::Piece BounceMemory::take(std::uint64_t bytes, TimePoint deadline) {
+  std::unique_lock lock(mutex_);
+  const auto ticket = waiting_.insert(next_ticket_++).first;
+  const auto fits = [&] { return ticket == waiting_.begin() && find_gap(bytes) < bytes_.size(); };
+  bool ready = true;
+  if (deadline == kNoDeadline) {
+    changed_.wait(lock, fits);
+  } else {
+    ready = changed_.wait_until(lock, deadline, fits);
+  }
+  waiting_.erase(ticket);
+  changed_.notify_all();  // another one is first now
+  if (!ready) return {};
+  const std::uint64_t offset = find_gap(bytes);
+  taken_.emplace(offset, bytes);
+  return {this, offset, bytes};
+}
+
+void BounceMemory::give_back(std::uint64_t offset) {
+  {
+    const std::lock_guard lock(mutex_);
+    taken_.erase(offset);
+  }
+  changed_.notify_all();
+}
+
+}  // namespace hitide

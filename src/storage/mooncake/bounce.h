@@ -1,0 +1,80 @@
+// BounceMemory: shared memory of bounded size through which pass the bytes of buffers that the
+// agent cannot map.
+//
+// Threading: any thread. Waiters are served in the order in which they came, so that a large piece
+// is not passed over for ever.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <utility>
+
+#include <hitide/result.h>
+#include <hitide/types.h>
+
+#include "base/file.h"
+
+namespace hitide {
+
+class BounceMemory {
+ public:
+  // A contiguous piece, given back when this goes away.
+  class Piece {
+   public:
+    Piece() = default;
+    Piece(Piece&& other) noexcept
+        : memory_(std::exchange(other.memory_, nullptr)),
+          offset_(other.offset_),
+          bytes_(other.bytes_) {}
+    Piece& operator=(Piece&&) = delete;
+    ~Piece() {
+      if (memory_ != nullptr) memory_->give_back(offset_);
+    }
+    explicit operator bool() const { return memory_ != nullptr; }
+    std::uint64_t offset() const { return offset_; }
+    std::span<std::byte> bytes() const { return memory_->bytes_.subspan(offset_, bytes_); }
+
+   private:
+    friend class BounceMemory;
+    Piece(BounceMemory* memory, std::uint64_t offset, std::uint64_t bytes)
+        : memory_(memory), offset_(offset), bytes_(bytes) {}
+    BounceMemory* memory_ = nullptr;
+    std::uint64_t offset_ = 0;
+    std::uint64_t bytes_ = 0;
+  };
+
+  // bytes: a multiple of 4096. resource_exhausted: the system has no such memory.
+  static Result<std::unique_ptr<BounceMemory>> create(std::uint64_t bytes);
+  ~BounceMemory();
+  BounceMemory(const BounceMemory&) = delete;
+  BounceMemory& operator=(const BounceMemory&) = delete;
+
+  int fd() const { return fd_.get(); }
+  std::span<std::byte> bytes() const { return bytes_; }
+
+  // Requires 0 < bytes <= bytes().size(). Nothing: the deadline was up first.
+  Piece take(std::uint64_t bytes, TimePoint deadline);
+
+ private:
+  BounceMemory(UniqueFd fd, std::span<std::byte> bytes);
+  // The start of a gap of so many bytes, or bytes_.size().
+  std::uint64_t find_gap(std::uint64_t bytes) const;
+  void give_back(std::uint64_t offset);
+
+  const UniqueFd fd_;
+  const std::span<std::byte> bytes_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::uint64_t, std::uint64_t> taken_;  // guarded by mutex_; offset -> bytes
+  std::set<std::uint64_t> waiting_;               // guarded by mutex_; tickets, oldest first
+  std::uint64_t next_ticket_ = 0;                 // guarded by mutex_
+};
+
+}  // namespace hitide

@@ -1,0 +1,68 @@
+// ChildProcess: a helper process with a socket on its descriptor 3 and its standard error in a
+// pipe. It is killed and waited for by the destructor at the latest, so that no zombie stays.
+//
+// The child is told the parent's process id as its last argument and asks the system to be killed
+// with the thread that started it: start() belongs on a thread that lives as long as the child may.
+//
+// Threading: kill() and dead() from any thread; the rest from one.
+#pragma once
+
+#include <sys/types.h>
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <hitide/result.h>
+#include <hitide/types.h>
+
+#include "base/file.h"
+
+namespace hitide {
+
+using EnvironmentPairs = std::vector<std::pair<std::string, std::string>>;
+
+struct ChildCommand {
+  std::string program;  // looked up in PATH where it has no slash
+  std::vector<std::string> arguments = {};
+  EnvironmentPairs environment = {};           // set for the child, whatever this process has
+  EnvironmentPairs environment_defaults = {};  // set where this process has no such variable
+};
+
+class ChildProcess {
+ public:
+  // failed_precondition: the program cannot be run; resource_exhausted: no descriptors or
+  // processes.
+  static Result<std::unique_ptr<ChildProcess>> start(const ChildCommand& command);
+  ~ChildProcess();
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  pid_t pid() const { return pid_; }
+  // The near end of the socket, once.
+  UniqueFd take_socket() { return std::move(socket_); }
+  int error_fd() const { return errors_.get(); }
+  // Reads what the child has written to standard error, without waiting; keeps the end of it.
+  void drain_errors();
+  // The last lines read so far, on one line.
+  std::string error_tail() const;
+
+  // SIGTERM or SIGKILL; nothing once it has been waited for.
+  void signal(int number);
+  // True: it is dead and waited for. False: not by the deadline.
+  bool wait(TimePoint deadline);
+
+ private:
+  ChildProcess(pid_t pid, UniqueFd socket, UniqueFd errors);
+
+  const pid_t pid_;
+  UniqueFd socket_;
+  UniqueFd errors_;
+  std::string error_text_;
+  std::mutex mutex_;
+  bool waited_for_ = false;  // guarded by mutex_: the id may be somebody else's by now
+};
+
+}  // namespace hitide

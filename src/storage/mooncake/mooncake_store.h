@@ -1,0 +1,124 @@
+// MooncakeStore: objects in a Mooncake store, through an agent process (docs/design/
+// mooncake_agent.md).
+//
+// Buffers that lie in registered shared memory, each object's next to each other, are moved by the
+// agent without a copy; all others pass through bounce memory of bounded size.
+//
+// Slack past a deadline: a call that the client has begun is not cut off by the caller's deadline
+// but by its own limit (call_limit and more by its bytes), after which the agent is killed and the
+// call's items answer deadline_exceeded; items of a later batch of the same call are not begun
+// once the deadline is up. Whatever the agent had begun for others ends as unavailable then. All
+// buffers are free when a call returns.
+//
+// While there is no agent, or it could not reach the store, calls answer unavailable at once;
+// another agent is started by itself.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <hitide/object_store.h>
+#include <hitide/result.h>
+
+#include "storage/call_gate.h"
+#include "storage/mooncake/agent_supervisor.h"
+#include "storage/mooncake/bounce.h"
+#include "storage/mooncake/key_guard.h"
+#include "storage/mooncake/options.h"
+#include "storage/mooncake/region_table.h"
+
+namespace hitide {
+
+struct MooncakeCounts {
+  std::uint64_t agent_starts = 0;
+  std::uint64_t zero_copy_items = 0;
+  std::uint64_t staged_items = 0;
+};
+
+class MooncakeStore final : public ObjectStore {
+ public:
+  // Waits for the first try to reach the store, start_limit at most; a store that is down is
+  // opened all the same and tried again. invalid_argument: the options. failed_precondition: the
+  // interpreter or the package is missing, with the line that installs it; rdma without a device.
+  // resource_exhausted: no shared memory or descriptors.
+  static Result<std::unique_ptr<MooncakeStore>> open(const MooncakeOptions& options);
+  ~MooncakeStore() override;
+
+  StoreCapabilities capabilities() const override;
+  CallOutcome exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                     const CallOptions& options) override;
+  CallOutcome get(std::span<const GetItem> items, std::span<ItemResult> out,
+                  const CallOptions& options) override;
+  CallOutcome put(std::span<const PutItem> items, std::span<ItemResult> out,
+                  const CallOptions& options) override;
+  // Forced: also objects that others hold a lease on.
+  CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
+                     const CallOptions& options) override;
+  // A region without a descriptor, or one that the agent cannot map, is taken too and costs a copy.
+  Status register_memory(const MemoryRegion& region) override;
+  Status unregister_memory(std::span<std::byte> bytes) override;
+  // objects, bytes_used, bytes_limit and evicted_objects are those of the whole store, as its
+  // master told last; 0 where it was never reached.
+  StoreStats stats() const override;
+  Status close(TimePoint deadline) override;
+
+  // ok when calls can be made now. Else why not.
+  Status wait_until_ready(TimePoint deadline) const;
+  MooncakeCounts counts() const;
+  // Process id of the agent, or -1: for tests and diagnosis.
+  int agent_pid() const;
+
+ private:
+  struct Work;  // one item of a get or put on its way
+  template <typename Item>
+  struct Call;  // one get or put
+
+  explicit MooncakeStore(const MooncakeOptions& options);
+  AgentConfig agent_config() const;
+  Status on_agent_start(AgentSession& session);
+  std::string stored_key(std::string_view key) const { return key_prefix_ + std::string(key); }
+  Duration limit_for(std::uint64_t bytes) const;
+
+  // get and put (mooncake_moves.cc).
+  template <typename Item>
+  CallOutcome move(AgentCall kind, std::span<const Item> items, std::span<ItemResult> out,
+                   const CallOptions& options);
+  template <typename Item>
+  std::vector<Work> plan(std::span<const Item> items, std::span<ItemResult> out,
+                         std::vector<std::size_t>& empty) const;
+  template <typename Item>
+  Status move_works(const Call<Item>& call, std::span<Work> works);
+  template <typename Item>
+  Status move_batch(const Call<Item>& call, std::span<Work> batch);
+  template <typename Item>
+  Status exchange(const Call<Item>& call, std::span<const Work> batch, std::uint64_t staged_at);
+  template <typename Item>
+  Status judge_lengths(const Call<Item>& call, std::span<const std::size_t> indices);
+  std::size_t batch_end(std::span<const Work> works, std::size_t begin) const;
+  void count_moves(AgentCall kind, std::span<const ItemResult> out);
+
+  // exists and remove.
+  CallOutcome ask(AgentCall kind, std::span<const std::string_view> keys, std::span<ItemResult> out,
+                  const CallOptions& options);
+  Status ask_batches(AgentSession& session, AgentCall kind, std::span<const std::string> keys,
+                     std::span<ItemResult* const> results, const CallOptions& options);
+
+  const MooncakeOptions options_;
+  const std::string key_prefix_;
+  mutable CallGate gate_;
+  KeyGuard keys_;
+  RegionTable regions_;
+  std::unique_ptr<BounceMemory> bounce_;
+  std::unique_ptr<AgentSupervisor> agent_;  // set once in open()
+
+  mutable std::mutex stats_mutex_;
+  mutable StoreStats stats_;  // guarded by stats_mutex_
+  MooncakeCounts counts_;     // guarded by stats_mutex_
+};
+
+}  // namespace hitide

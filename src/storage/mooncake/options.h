@@ -1,0 +1,52 @@
+// MooncakeOptions: how to reach a Mooncake store. The first part are the keys that operators know
+// (extra configuration, MOONCAKE_* variables), with the same defaults and units.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include <hitide/result.h>
+#include <hitide/types.h>
+
+#include "storage/mooncake/child_process.h"
+
+namespace hitide {
+
+struct MooncakeOptions {
+  std::string local_hostname = "localhost";        // what peers call this machine
+  std::string metadata_server = "P2PHANDSHAKE";    // or etcd://, redis://, http:// ...
+  std::uint64_t global_segment_size = 4ull << 30;  // bytes that this machine gives to the store
+  std::string protocol = "rdma";                   // "rdma" or "tcp"
+  std::string device_name;                         // rdma: devices, separated by commas
+  std::string master_server_address;               // host:port
+  std::uint16_t master_metrics_port = 9003;        // on the master's host; 0: do not ask
+  std::string tenant_id = "default";
+  std::string extra_backend_tag;  // goes in front of every key
+
+  // Ours.
+  std::string python = "python3";  // an interpreter that has the package; looked up in PATH
+  std::string package_path;        // folder of our Python package; empty: that of the build
+  EnvironmentPairs agent_environment;
+  Duration call_limit = std::chrono::seconds(3);            // of one call of the client
+  Duration call_limit_per_64mib = std::chrono::seconds(1);  // more, by the bytes it moves
+  Duration start_limit = std::chrono::seconds(10);          // of set-up
+  std::uint32_t query_lanes = 2;                            // calls in flight by kind
+  std::uint32_t read_lanes = 2;
+  std::uint32_t write_lanes = 2;
+  std::uint64_t object_bytes_max = 64ull << 20;
+  std::uint64_t bounce_bytes = 64ull << 20;  // shared memory for bytes from elsewhere
+};
+
+// invalid_argument that names the option, its value and what is allowed.
+Status validate(const MooncakeOptions& options);
+
+struct HostPort {
+  std::string host;  // without brackets
+  std::uint16_t port = 0;
+};
+// "host:port" or "[v6 address]:port". invalid_argument names the part that is wrong.
+Result<HostPort> parse_host_port(std::string_view text);
+
+}  // namespace hitide
