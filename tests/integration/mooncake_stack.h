@@ -1,0 +1,46 @@
+// A real Mooncake for tests (mooncake_stack.py): a master and an owner, in a private network
+// namespace where this process may have one, so that nothing listens outside.
+#pragma once
+
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "storage/mooncake/options.h"
+
+namespace hitide {
+
+// Call first in main(), before there is a thread. Prints what it got.
+void enter_private_network();
+
+// The interpreter with the package (HITIDE_MOONCAKE_PYTHON, else build/venv/bin/python), or empty
+// and why not.
+std::string find_mooncake_python(std::string& why_not);
+
+class MooncakeStack {
+ public:
+  // Fails the test where it does not start.
+  explicit MooncakeStack(const std::string& python, int segment_mb = 512);
+  ~MooncakeStack();
+  MooncakeStack(const MooncakeStack&) = delete;
+  MooncakeStack& operator=(const MooncakeStack&) = delete;
+
+  bool ready() const { return !master_.empty(); }
+  // One command of mooncake_stack.py.
+  void tell(const std::string& command);
+  // For a client of this store, with lanes and memory of a size for tests.
+  MooncakeOptions options() const;
+
+ private:
+  std::string read_line();
+
+  const std::string python_;
+  int pid_ = -1;
+  int to_ = -1;
+  int from_ = -1;
+  std::string read_ahead_;
+  std::string master_;
+  int metrics_port_ = 0;
+};
+
+}  // namespace hitide
