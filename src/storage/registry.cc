@@ -1,7 +1,10 @@
 #include "storage/registry.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <filesystem>
+
+#include <fcntl.h>
 
 #include <fmt/format.h>
 
@@ -23,7 +26,8 @@ std::int64_t free_bytes_around(const std::string& directory) {
   while (!at.empty() && !std::filesystem::exists(at, error) && at != at.parent_path()) {
     at = at.parent_path();
   }
-  return FileSystem::real().free_bytes(at.string());
+  const UniqueFd fd(::open(at.c_str(), O_PATH | O_CLOEXEC));
+  return fd.valid() ? FileSystem::real().free_bytes(fd.get()) : -errno;
 }
 
 Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options) {

@@ -1,14 +1,17 @@
 #include "storage/file/directory.h"
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <string_view>
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -31,43 +34,142 @@ Status write_small_file(const std::string& path, int fd, std::string_view text) 
   return {};
 }
 
-Result<UniqueFd> take_lock(const std::string& path) {
-  const std::string name = path + "/LOCK";
-  UniqueFd fd(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
-  if (!fd.valid()) return errno_status(errno, "open", name);
+// The beginning of the file; a small file is read whole.
+Result<std::string> read_small_file(const std::string& path, int fd) {
+  std::array<char, 256> text;
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  if (got < 0) return errno_status(errno, "read", path);
+  return std::string(text.data(), static_cast<std::size_t>(got));
+}
+
+Result<UniqueFd> open_directory(int parent, const std::string& name, const std::string& path) {
+  UniqueFd fd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.valid()) return errno_status(errno, "open", path);
+  return fd;
+}
+
+std::string segment_name(std::uint64_t number) { return fmt::format("{:06}.seg", number); }
+
+std::vector<SegmentPath> list_segments_in(int directory, const std::string& path) {
+  std::vector<SegmentPath> found;
+  // A descriptor of its own: reading moves a position.
+  const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return found;
+  const std::unique_ptr<DIR, int (*)(DIR*)> entries(::fdopendir(fd), ::closedir);
+  if (entries == nullptr) {
+    ::close(fd);
+    return found;
+  }
+  while (const dirent* entry = ::readdir(entries.get())) {
+    const std::string name = entry->d_name;
+    SegmentPath segment;
+    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), segment.number);
+    if (parsed.ec != std::errc() || segment.number == 0) continue;
+    // The exact name only: what we did not name is not ours to delete.
+    if (segment_name(segment.number) != name) continue;
+    segment.path = path + "/" + name;
+    struct stat info {};
+    const bool known = ::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
+    if (known && S_ISREG(info.st_mode)) segment.bytes = static_cast<std::uint64_t>(info.st_size);
+    found.push_back(std::move(segment));
+  }
+  std::sort(found.begin(), found.end(),
+            [](const auto& a, const auto& b) { return a.number < b.number; });
+  return found;
+}
+
+}  // namespace
+
+std::string segments_directory(const std::string& path) { return path + "/segments"; }
+
+std::string segment_path(const std::string& path, std::uint64_t number) {
+  return segments_directory(path) + "/" + segment_name(number);
+}
+
+std::vector<SegmentPath> list_segments(const std::string& path) {
+  const std::string segments = segments_directory(path);
+  const auto fd = open_directory(AT_FDCWD, segments, segments);
+  if (!fd.ok()) return {};
+  return list_segments_in(fd->get(), segments);
+}
+
+Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
+  StoreDirectory store;
+  std::error_code error;
+  std::filesystem::create_directories(path, error);
+  if (error) return errno_status(error.value(), "create", path);
+  store.path_ = path;
+  HITIDE_ASSIGN_OR_RETURN(store.directory_, open_directory(AT_FDCWD, path, path));
+  HITIDE_RETURN_IF_ERROR(store.take_lock());
+  HITIDE_RETURN_IF_ERROR(store.check_format());
+  const std::string segments = segments_directory(path);
+  if (::mkdirat(store.fd(), "segments", 0755) != 0 && errno != EEXIST) {
+    return errno_status(errno, "create", segments);
+  }
+  HITIDE_ASSIGN_OR_RETURN(store.segments_, open_directory(store.fd(), "segments", segments));
+  return store;
+}
+
+void StoreDirectory::close() {
+  segments_.reset();
+  directory_.reset();
+  lock_.reset();
+}
+
+FileAt StoreDirectory::at(const std::string& name) const {
+  return {.directory = fd(), .name = name, .path = path_ + "/" + name};
+}
+
+FileAt StoreDirectory::segment(std::uint64_t number) const {
+  return {.directory = segments_fd(),
+          .name = segment_name(number),
+          .path = segment_path(path_, number)};
+}
+
+std::vector<SegmentPath> StoreDirectory::list() const {
+  return list_segments_in(segments_fd(), segments_directory(path_));
+}
+
+Status StoreDirectory::take_lock() {
+  const FileAt file = at("LOCK");
+  HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, open_plain(FileSystem::real(), file, O_RDWR | O_CREAT));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return errno_status(errno, "lock", name);
+    if (errno != EWOULDBLOCK) return errno_status(errno, "lock", file.path);
     std::string owner = "another process";
-    if (Result<std::string> text = read_file(name, 64); text.ok() && !text->empty()) {
+    if (auto text = read_small_file(file.path, fd.get()); text.ok() && !text->empty()) {
       owner = fmt::format("process {}", text->substr(0, text->find('\n')));
     }
     return refused(
         fmt::format("store directory {} is in use by {}: stop it, or give this one "
                     "another directory",
-                    path, owner));
+                    path_, owner));
   }
-  HITIDE_RETURN_IF_ERROR(write_small_file(name, fd.get(), fmt::format("{}\n", ::getpid())));
-  return fd;
-}
-
-Status write_format(const std::string& path) {
-  const std::string name = path + "/FORMAT";
-  const std::string fresh = name + ".new";
-  const UniqueFd fd(::open(fresh.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-  if (!fd.valid()) return errno_status(errno, "open", fresh);
-  HITIDE_RETURN_IF_ERROR(
-      write_small_file(fresh, fd.get(), fmt::format("{} {}\n", kFormatName, kStoreFormatVersion)));
-  if (::fdatasync(fd.get()) != 0) return errno_status(errno, "sync", fresh);
-  if (::rename(fresh.c_str(), name.c_str()) != 0) return errno_status(errno, "rename", fresh);
+  HITIDE_RETURN_IF_ERROR(write_small_file(file.path, fd.get(), fmt::format("{}\n", ::getpid())));
+  lock_ = std::move(fd);
   return {};
 }
 
-Status check_format(const std::string& path) {
-  const std::string name = path + "/FORMAT";
-  Result<std::string> text = read_file(name, 4096);
-  if (text.status().code() == StatusCode::not_found) return write_format(path);
-  if (!text.ok()) return text.status();
-  std::string_view rest = *text;
+Status StoreDirectory::write_format() const {
+  const FileAt fresh = at("FORMAT.new");
+  FileSystem& files = FileSystem::real();
+  files.unlink(fresh);  // of a process that was killed here
+  HITIDE_ASSIGN_OR_RETURN(const UniqueFd fd, open_plain(files, fresh, O_RDWR | O_CREAT | O_EXCL));
+  HITIDE_RETURN_IF_ERROR(write_small_file(
+      fresh.path, fd.get(), fmt::format("{} {}\n", kFormatName, kStoreFormatVersion)));
+  if (::fdatasync(fd.get()) != 0) return errno_status(errno, "sync", fresh.path);
+  if (::renameat(this->fd(), "FORMAT.new", this->fd(), "FORMAT") != 0) {
+    return errno_status(errno, "rename", fresh.path);
+  }
+  return {};
+}
+
+Status StoreDirectory::check_format() const {
+  const FileAt file = at("FORMAT");
+  const auto fd = open_plain(FileSystem::real(), file, O_RDONLY);
+  if (fd.status().code() == StatusCode::not_found) return write_format();
+  if (!fd.ok()) return fd.status();
+  HITIDE_ASSIGN_OR_RETURN(const std::string text, read_small_file(file.path, fd->get()));
+  std::string_view rest = text;
   int version = 0;
   bool good = rest.starts_with(kFormatName) && rest.size() > kFormatName.size() + 1 &&
               rest[kFormatName.size()] == ' ' && rest.back() == '\n';
@@ -81,57 +183,15 @@ Status check_format(const std::string& path) {
     return refused(
         fmt::format("{} is damaged or belongs to something else: move the directory "
                     "away, or give another one",
-                    name));
+                    file.path));
   }
   if (version > kStoreFormatVersion) {
     return refused(
         fmt::format("store directory {} was written by a newer version (format {}, this "
                     "one knows {}): use that version, or give another directory",
-                    path, version, kStoreFormatVersion));
+                    path_, version, kStoreFormatVersion));
   }
   return {};
-}
-
-}  // namespace
-
-Result<UniqueFd> lock_store_directory(const std::string& path) {
-  std::error_code error;
-  std::filesystem::create_directories(path, error);
-  if (error) return errno_status(error.value(), "create", path);
-  HITIDE_ASSIGN_OR_RETURN(UniqueFd lock, take_lock(path));
-  HITIDE_RETURN_IF_ERROR(check_format(path));
-  std::filesystem::create_directories(segments_directory(path), error);
-  if (error) return errno_status(error.value(), "create", segments_directory(path));
-  return lock;
-}
-
-std::string segments_directory(const std::string& path) { return path + "/segments"; }
-
-std::string segment_path(const std::string& path, std::uint64_t number) {
-  return fmt::format("{}/{:06}.seg", segments_directory(path), number);
-}
-
-std::vector<SegmentPath> list_segments(const std::string& path) {
-  std::vector<SegmentPath> found;
-  std::error_code error;
-  std::filesystem::directory_iterator at(segments_directory(path), error);
-  for (; !error && at != std::filesystem::directory_iterator(); at.increment(error)) {
-    const std::string name = at->path().filename().string();
-    SegmentPath segment;
-    segment.path = at->path().string();
-    const char* const begin = name.data();
-    const auto parsed = std::from_chars(begin, begin + name.size(), segment.number);
-    if (parsed.ec != std::errc() || segment.number == 0) continue;
-    // The exact name only: what we did not name is not ours to delete.
-    if (segment_path(path, segment.number) != segments_directory(path) + "/" + name) continue;
-    std::error_code no_size;
-    if (at->is_regular_file(no_size)) segment.bytes = at->file_size(no_size);
-    if (no_size) segment.bytes = 0;
-    found.push_back(std::move(segment));
-  }
-  std::sort(found.begin(), found.end(),
-            [](const auto& a, const auto& b) { return a.number < b.number; });
-  return found;
 }
 
 }  // namespace hitide

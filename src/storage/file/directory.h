@@ -12,15 +12,11 @@
 #include <hitide/result.h>
 
 #include "base/file.h"
+#include "storage/file/file_system.h"
 
 namespace hitide {
 
 inline constexpr int kStoreFormatVersion = 1;
-
-// Creates the directory where it is missing, takes the lock, and checks or writes FORMAT. The lock
-// is held as long as the descriptor is open. failed_precondition: in use by another process, of a
-// newer version, damaged FORMAT, or not ours to write; else as errno_status().
-Result<UniqueFd> lock_store_directory(const std::string& path);
 
 struct SegmentPath {
   std::uint64_t number = 0;
@@ -30,8 +26,38 @@ struct SegmentPath {
 
 std::string segments_directory(const std::string& path);
 std::string segment_path(const std::string& path, std::uint64_t number);
-// By number. Entries that are not named like segments are left out. Empty where the directory is
-// missing.
+// Of a store that need not be open. By number. Entries that are not named like segments are left
+// out. Empty where the directory is missing.
 std::vector<SegmentPath> list_segments(const std::string& path);
+
+// An open store directory. Its files are reached through descriptors that it holds, never by path:
+// when somebody else's directory stands at the path one day, it is left alone.
+//
+// Threading: the const methods from any thread at once.
+class StoreDirectory {
+ public:
+  // Creates the directory where it is missing, takes the lock, and checks or writes FORMAT.
+  // failed_precondition: in use by another process, of a newer version, damaged FORMAT, not ours
+  // to write, or something in it that is no plain file; else as errno_status().
+  static Result<StoreDirectory> open(const std::string& path);
+
+  int fd() const { return directory_.get(); }
+  int segments_fd() const { return segments_.get(); }
+  FileAt segment(std::uint64_t number) const;
+  std::vector<SegmentPath> list() const;
+  // Gives the lock back.
+  void close();
+
+ private:
+  Status take_lock();
+  Status check_format() const;
+  Status write_format() const;
+  FileAt at(const std::string& name) const;
+
+  std::string path_;
+  UniqueFd directory_;
+  UniqueFd segments_;
+  UniqueFd lock_;
+};
 
 }  // namespace hitide

@@ -246,7 +246,7 @@ ItemResult FileStore::remove_one(std::string_view name, const CallOptions& optio
 // ---- space --------------------------------------------------------------------------------------
 
 bool FileStore::disk_has_room(std::uint64_t bytes) const {
-  const std::int64_t free = files_.free_bytes(options_.path);
+  const std::int64_t free = files_.free_bytes(directory_.fd());
   // A disk that does not say is believed to have room; the write itself will tell.
   return free < 0 || static_cast<std::uint64_t>(free) >= bytes + options_.disk_free_bytes_min;
 }
@@ -299,12 +299,11 @@ Status FileStore::begin_segment() {
     header.number = next_segment_++;
     header.id = random_.next();
   }
-  const std::string path = segment_path(options_.path, header.number);
-  HITIDE_ASSIGN_OR_RETURN(auto file, SegmentFile::create(files_, path, header));
+  HITIDE_ASSIGN_OR_RETURN(auto file,
+                          SegmentFile::create(files_, directory_.segment(header.number), header));
   const std::lock_guard lock(mutex_);
   Segment& segment = segments_[header.number];
   segment.file = std::move(file);
-  segment.path = path;
   segment.end = kBlockBytes;
   segment.dirty = true;
   bytes_used_ += kBlockBytes;
@@ -322,7 +321,6 @@ Status FileStore::give_up_oldest() {
 Status FileStore::evict_oldest(Victim victim) {
   while (true) {
     std::uint64_t number = 0;
-    std::string path;
     {
       const std::lock_guard lock(mutex_);
       for (const auto& [candidate, segment] : segments_) {
@@ -331,7 +329,6 @@ Status FileStore::evict_oldest(Victim victim) {
           continue;
         }
         number = candidate;
-        path = segment.path;
         break;
       }
       if (number == 0) {
@@ -342,7 +339,8 @@ Status FileStore::evict_oldest(Victim victim) {
       }
       if (number == active_) active_ = 0;
     }
-    const int result = files_.unlink(path);
+    const FileAt file = directory_.segment(number);
+    const int result = files_.unlink(file);
     const std::lock_guard lock(mutex_);
     const auto segment = segments_.find(number);
     if (result == 0 || result == -ENOENT) {
@@ -352,7 +350,7 @@ Status FileStore::evict_oldest(Victim victim) {
     segment->second.stuck_until = now() + kStuckPause;
     ++stats_.failures;
     log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,
-                {{"error", errno_status(-result, "delete", path).to_string()}});
+                {{"error", errno_status(-result, "delete", file.path).to_string()}});
   }
 }
 

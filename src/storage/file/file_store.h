@@ -38,7 +38,6 @@
 #include <hitide/object_store.h>
 #include <hitide/result.h>
 
-#include "base/file.h"
 #include "base/random.h"
 #include "storage/call_gate.h"
 #include "storage/file/directory.h"
@@ -60,7 +59,7 @@ struct FileStoreOptions {
 class FileStore final : public ObjectStore {
  public:
   // Takes the directory and finds what is in it. Files that cannot be read are reported and count
-  // as used space. Errors: lock_store_directory(); invalid_argument: no path, or a limit that is
+  // as used space. Errors: StoreDirectory::open(); invalid_argument: no path, or a limit that is
   // too small.
   static Result<std::unique_ptr<FileStore>> open(const FileStoreOptions& options);
   ~FileStore() override;  // close() without a deadline
@@ -96,12 +95,11 @@ class FileStore final : public ObjectStore {
   };
   struct Segment {
     std::shared_ptr<SegmentFile> file;  // null where it cannot be read
-    std::string path;
-    std::uint64_t end = 0;      // bytes used; the next record's offset
-    std::vector<KeyHash> keys;  // of all objects written to it; may have been removed
-    std::uint32_t writers = 0;  // reserved and not yet published
-    bool dirty = false;         // written since the last sync
-    TimePoint stuck_until{};    // could not be deleted; not tried again before
+    std::uint64_t end = 0;              // bytes used; the next record's offset
+    std::vector<KeyHash> keys;          // of all objects written to it; may have been removed
+    std::uint32_t writers = 0;          // reserved and not yet published
+    bool dirty = false;                 // written since the last sync
+    TimePoint stuck_until{};            // could not be deleted; not tried again before
   };
   struct Located {
     Entry entry;
@@ -117,7 +115,7 @@ class FileStore final : public ObjectStore {
   // One thread at a time changes a key.
   class KeyTurn;
 
-  FileStore(const FileStoreOptions& options, UniqueFd lock);
+  FileStore(const FileStoreOptions& options, StoreDirectory directory);
   void recover();
   Status start_sync_thread();
   void adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file, SegmentScan scan);
@@ -151,7 +149,7 @@ class FileStore final : public ObjectStore {
   const std::uint64_t segment_bytes_;
   FileSystem& files_;
   CallGate gate_;
-  UniqueFd lock_;
+  StoreDirectory directory_;  // closed by close()
   std::thread sync_thread_;
 
   std::mutex close_mutex_;  // one closer at a time

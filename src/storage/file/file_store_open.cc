@@ -6,7 +6,6 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/random.h>
 
 #include <fmt/format.h>
@@ -40,11 +39,11 @@ TimePoint now() { return SystemClock::instance().now(); }
 
 // ---- open and close -----------------------------------------------------------------------------
 
-FileStore::FileStore(const FileStoreOptions& options, UniqueFd lock)
+FileStore::FileStore(const FileStoreOptions& options, StoreDirectory directory)
     : options_(options),
       segment_bytes_(segment_bytes_for(options)),
       files_(options.files != nullptr ? *options.files : FileSystem::real()),
-      lock_(std::move(lock)),
+      directory_(std::move(directory)),
       random_(seed_for(options)) {
   stats_.bytes_limit = options.bytes_max;
 }
@@ -58,8 +57,8 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const FileStoreOptions& optio
                   fmt::format("file store in {}: a limit of {} bytes is too small, the least is {}",
                               options.path, options.bytes_max, kBytesMaxLeast));
   }
-  HITIDE_ASSIGN_OR_RETURN(UniqueFd lock, lock_store_directory(options.path));
-  std::unique_ptr<FileStore> store(new FileStore(options, std::move(lock)));
+  HITIDE_ASSIGN_OR_RETURN(StoreDirectory directory, StoreDirectory::open(options.path));
+  std::unique_ptr<FileStore> store(new FileStore(options, std::move(directory)));
   store->recover();
   HITIDE_RETURN_IF_ERROR(store->start_sync_thread());
   return store;
@@ -80,13 +79,13 @@ FileStore::~FileStore() { close(kNoDeadline).ignore(); }
 
 void FileStore::recover() {
   const TimePoint began = now();
-  const std::vector<SegmentPath> found = list_segments(options_.path);
+  const std::vector<SegmentPath> found = directory_.list();
   std::vector<std::shared_ptr<SegmentFile>> files(found.size());
   std::vector<SegmentScan> scans(found.size());
   std::atomic<std::size_t> next = 0;
   const auto scan_some = [&] {
     for (std::size_t i = next++; i < found.size(); i = next++) {
-      auto file = SegmentFile::open(files_, found[i].path, found[i].number);
+      auto file = SegmentFile::open(files_, directory_.segment(found[i].number), found[i].number);
       Result<SegmentScan> scan = file.ok() ? (*file)->scan() : Result<SegmentScan>(file.status());
       if (!scan.ok()) {
         log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
@@ -135,7 +134,6 @@ void FileStore::recover() {
 void FileStore::adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file,
                       SegmentScan scan) {
   Segment& segment = segments_[found.number];
-  segment.path = found.path;
   segment.end = file != nullptr ? scan.end : found.bytes;
   segment.file = std::move(file);
   for (const FoundRecord& record : scan.records) {
@@ -174,7 +172,7 @@ Status FileStore::close(TimePoint deadline) {
     active_ = 0;
   }
   if (sync_thread_.joinable()) sync_thread_.join();
-  lock_.reset();
+  directory_.close();
   closed_ = true;
   return status;
 }
@@ -229,10 +227,10 @@ Status FileStore::sync_dirty() {
     if (Status status = file->sync(); first.ok()) first = std::move(status);
   }
   if (directory) {
-    const std::string path = segments_directory(options_.path);
-    const UniqueFd fd(files_.open(path, O_RDONLY | O_DIRECTORY));
-    const int result = fd.valid() ? files_.fdatasync(fd.get()) : fd.get();
-    if (result < 0 && first.ok()) first = errno_status(-result, "sync", path);
+    const int result = files_.fdatasync(directory_.segments_fd());
+    if (result < 0 && first.ok()) {
+      first = errno_status(-result, "sync", segments_directory(options_.path));
+    }
   }
   if (active != nullptr && active->unlinked()) {
     log_warning("file_store_segment_gone",

@@ -5,9 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
-#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
@@ -17,145 +15,10 @@
 
 #include <gtest/gtest.h>
 
-#include "base/log.h"
-#include "tests/support/store_bytes.h"
-#include "tests/support/temp_directory.h"
+#include "storage/file/file_store_fixture.h"
 
 namespace hitide {
 namespace {
-
-constexpr auto kOk = StatusCode::ok;
-constexpr auto kMiss = StatusCode::not_found;
-
-// The real file system, with failures on demand.
-class FaultyFiles final : public FileSystem {
- public:
-  int open(const std::string& path, int flags) override {
-    const int code = open_error;
-    return code != 0 ? -code : FileSystem::open(path, flags);
-  }
-  std::int64_t preadv(int fd, std::span<const iovec> buffers, std::uint64_t offset) override {
-    const int code = read_error;
-    if (code != 0) return -code;
-    if (short_transfers) return FileSystem::preadv(fd, first_byte(buffers), offset);
-    return FileSystem::preadv(fd, buffers, offset);
-  }
-  std::int64_t pwritev(int fd, std::span<const iovec> buffers, std::uint64_t offset) override {
-    if (write_skip > 0) {
-      --write_skip;
-    } else if (write_errors > 0) {
-      --write_errors;
-      // As a disk does that fills up in the middle: a part of it is written.
-      if (partial_writes) FileSystem::pwritev(fd, first_byte(buffers), offset);
-      return -write_error;
-    }
-    if (short_transfers) return FileSystem::pwritev(fd, first_byte(buffers), offset);
-    return FileSystem::pwritev(fd, buffers, offset);
-  }
-  int fdatasync(int fd) override {
-    ++syncs;
-    const int code = sync_error;
-    return code != 0 ? -code : FileSystem::fdatasync(fd);
-  }
-  int unlink(const std::string& path) override {
-    ++unlinks;
-    if (!unremovable.empty() && path.find(unremovable) != std::string::npos) return -EPERM;
-    return FileSystem::unlink(path);
-  }
-  std::int64_t free_bytes(const std::string& directory) override {
-    const std::int64_t free = free_answer;
-    return free >= 0 ? free : FileSystem::free_bytes(directory);
-  }
-
-  std::atomic<int> open_error = 0;
-  std::atomic<int> read_error = 0;
-  std::atomic<int> write_skip = 0;    // so many writes pass
-  std::atomic<int> write_errors = 0;  // then so many fail with write_error
-  std::atomic<int> write_error = ENOSPC;
-  std::atomic<bool> partial_writes = false;
-  std::atomic<bool> short_transfers = false;  // one byte a call
-  std::atomic<int> sync_error = 0;
-  std::atomic<int> syncs = 0;
-  std::atomic<int> unlinks = 0;
-  std::atomic<std::int64_t> free_answer = -1;
-  std::string unremovable;  // set before the store is used
-
- private:
-  static std::span<const iovec> first_byte(std::span<const iovec> buffers) {
-    static thread_local iovec one;
-    one = {.iov_base = buffers.front().iov_base, .iov_len = 1};
-    return {&one, 1};
-  }
-};
-
-std::vector<char> read_bytes(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
-}
-
-// A new file each time: writing over an old one makes some file systems flush it.
-void write_bytes(const std::string& path, const std::vector<char>& bytes) {
-  std::filesystem::remove(path);
-  std::ofstream file(path, std::ios::binary | std::ios::trunc);
-  file.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-}
-
-class FileStoreTest : public testing::Test {
- protected:
-  FileStoreTest() {
-    set_log_sink([](LogLevel, std::string_view) {});
-    options_.path = directory_ / "store";
-    options_.bytes_max = 64u << 20;
-    options_.segment_bytes = 1u << 20;
-    options_.disk_free_bytes_min = 0;
-    options_.sync_interval_ms = 0;
-    options_.seed = 1;
-    options_.files = &files_;
-  }
-  ~FileStoreTest() override {
-    store_.reset();
-    set_log_sink({});
-  }
-
-  Status open() {
-    store_.reset();
-    auto store = FileStore::open(options_);
-    if (!store.ok()) return store.status();
-    store_ = std::move(*store);
-    return {};
-  }
-  StatusCode put(const std::string& key, std::size_t size) {
-    return put_object(*store_, key, bytes_of(key, size));
-  }
-  StatusCode check(const std::string& key, std::size_t size) {
-    return check_object(*store_, key, size);
-  }
-  // Puts objects of 100 KiB until a third segment begins; returns how many.
-  int fill_segments(int segments) {
-    int count = 0;
-    while (static_cast<int>(list_segments(options_.path).size()) < segments) {
-      EXPECT_EQ(put(name(count), kSize), kOk);
-      ++count;
-    }
-    return count;
-  }
-  static std::string name(int n) { return "object/" + std::to_string(n); }
-  int held(int count) {
-    int found = 0;
-    for (int n = 0; n < count; ++n) {
-      const StatusCode code = check(name(n), kSize);
-      EXPECT_TRUE(code == kOk || code == kMiss) << to_string(code);
-      if (code == kOk) ++found;
-    }
-    return found;
-  }
-  static constexpr std::size_t kSize = 100 << 10;
-
-  TempDirectory directory_;
-  FaultyFiles files_;
-  FileStoreOptions options_;
-  std::unique_ptr<FileStore> store_;
-};
 
 // ---- start and restart --------------------------------------------------------------------------
 

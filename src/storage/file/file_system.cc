@@ -5,8 +5,11 @@
 #include <cstddef>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
+
+#include <fmt/format.h>
 
 namespace hitide {
 namespace {
@@ -22,8 +25,9 @@ auto repeat(const Call& call) {
 
 }  // namespace
 
-int FileSystem::open(const std::string& path, int flags) {
-  return repeat([&] { return ::open(path.c_str(), flags | O_CLOEXEC, 0644); });
+int FileSystem::open(const FileAt& file, int flags) {
+  return repeat(
+      [&] { return ::openat(file.directory, file.name.c_str(), flags | O_CLOEXEC, 0644); });
 }
 
 std::int64_t FileSystem::preadv(int fd, std::span<const iovec> buffers, std::uint64_t offset) {
@@ -44,13 +48,13 @@ int FileSystem::fdatasync(int fd) {
   return repeat([&] { return ::fdatasync(fd); });
 }
 
-int FileSystem::unlink(const std::string& path) {
-  return repeat([&] { return ::unlink(path.c_str()); });
+int FileSystem::unlink(const FileAt& file) {
+  return repeat([&] { return ::unlinkat(file.directory, file.name.c_str(), 0); });
 }
 
-std::int64_t FileSystem::free_bytes(const std::string& directory) {
+std::int64_t FileSystem::free_bytes(int directory) {
   struct statvfs disk {};
-  const int result = repeat([&] { return ::statvfs(directory.c_str(), &disk); });
+  const int result = repeat([&] { return ::fstatvfs(directory, &disk); });
   if (result < 0) return result;
   return static_cast<std::int64_t>(disk.f_bavail) * static_cast<std::int64_t>(disk.f_frsize);
 }
@@ -58,6 +62,27 @@ std::int64_t FileSystem::free_bytes(const std::string& directory) {
 FileSystem& FileSystem::real() {
   static FileSystem files;
   return files;
+}
+
+Result<UniqueFd> open_plain(FileSystem& files, const FileAt& file, int flags) {
+  const int result = files.open(file, flags | O_NOFOLLOW | O_NONBLOCK);
+  bool plain = true;
+  if (result < 0) {
+    // What links, sockets, directories and missing devices answer.
+    plain = result != -ELOOP && result != -ENXIO && result != -EISDIR && result != -ENODEV;
+    if (plain) return errno_status(-result, "open", file.path);
+  }
+  UniqueFd fd(result);
+  if (plain) {
+    struct stat info {};
+    if (::fstat(fd.get(), &info) != 0) return errno_status(errno, "stat", file.path);
+    plain = S_ISREG(info.st_mode);
+  }
+  if (plain) return fd;
+  return Status(StatusCode::failed_precondition,
+                fmt::format("{} is not a plain file: move it away, or give the store another "
+                            "directory",
+                            file.path));
 }
 
 std::int64_t transfer_fully(FileSystem& files, Transfer direction, int fd, std::span<iovec> buffers,

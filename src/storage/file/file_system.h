@@ -10,22 +10,38 @@
 
 #include <sys/uio.h>
 
+#include <hitide/result.h>
+
+#include "base/file.h"
+
 namespace hitide {
+
+// A file by its name in an open directory: what happens to the directory's own name does not lead
+// to another file. `path` is for messages.
+struct FileAt {
+  int directory = -1;
+  std::string name;
+  std::string path;
+};
 
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
   // Each answers what the system call answers, or -errno. Interrupted calls are repeated.
-  virtual int open(const std::string& path, int flags);
+  virtual int open(const FileAt& file, int flags);
   virtual std::int64_t preadv(int fd, std::span<const iovec> buffers, std::uint64_t offset);
   virtual std::int64_t pwritev(int fd, std::span<const iovec> buffers, std::uint64_t offset);
   virtual int fdatasync(int fd);
-  virtual int unlink(const std::string& path);
+  virtual int unlink(const FileAt& file);
   // Bytes that this process may still write on the disk that holds `directory`.
-  virtual std::int64_t free_bytes(const std::string& directory);
+  virtual std::int64_t free_bytes(int directory);
 
   static FileSystem& real();
 };
+
+// Never waits, whatever lies there. failed_precondition: not a plain file (a link, a pipe, a
+// directory); else as errno_status().
+Result<UniqueFd> open_plain(FileSystem& files, const FileAt& file, int flags);
 
 enum class Transfer : std::uint8_t { read, write };
 

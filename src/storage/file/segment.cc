@@ -47,37 +47,32 @@ SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeade
                          UniqueFd fd)
     : files_(files), path_(std::move(path)), header_(header), fd_(std::move(fd)) {}
 
-Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files, const std::string& path,
+Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files, const FileAt& at,
                                                          const SegmentHeader& header) {
-  const int fd = files.open(path, O_RDWR | O_CREAT | O_EXCL);
+  const int fd = files.open(at, O_RDWR | O_CREAT | O_EXCL);
   if (fd < 0) {
-    const Status status = errno_status(-fd, "create", path);
+    const Status status = errno_status(-fd, "create", at.path);
     const bool too_many_files = fd == -EMFILE || fd == -ENFILE;
     return too_many_files ? Status(StatusCode::unavailable, std::string(status.message())) : status;
   }
-  std::shared_ptr<SegmentFile> file(new SegmentFile(files, path, header, UniqueFd(fd)));
+  std::shared_ptr<SegmentFile> file(new SegmentFile(files, at.path, header, UniqueFd(fd)));
   if (Status status = file->write_block(encode_segment(header), 0); !status.ok()) {
-    files.unlink(path);
+    files.unlink(at);
     return status;
   }
   return file;
 }
 
-Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const std::string& path,
+Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const FileAt& at,
                                                        std::uint64_t number) {
-  const int result = files.open(path, O_RDWR | O_NONBLOCK);
-  if (result < 0) return errno_status(-result, "open", path);
-  UniqueFd fd(result);
-  struct stat info {};
-  if (::fstat(fd.get(), &info) != 0) return errno_status(errno, "stat", path);
-  if (!S_ISREG(info.st_mode)) return loss(path, 0, "not a plain file");
+  HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, open_plain(files, at, O_RDWR));
   Block block;
   const std::int64_t got = read_block(files, fd.get(), 0, block);
-  if (got < 0) return errno_status(static_cast<int>(-got), "read", path);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", at.path);
   const auto header = got == kBlockBytes ? decode_segment(block) : std::nullopt;
-  if (!header) return loss(path, 0, "no valid segment header");
-  if (header->number != number) return loss(path, 0, "the header of another segment");
-  return std::shared_ptr<SegmentFile>(new SegmentFile(files, path, *header, std::move(fd)));
+  if (!header) return loss(at.path, 0, "no valid segment header");
+  if (header->number != number) return loss(at.path, 0, "the header of another segment");
+  return std::shared_ptr<SegmentFile>(new SegmentFile(files, at.path, *header, std::move(fd)));
 }
 
 Result<SegmentScan> SegmentFile::scan() const {

@@ -43,12 +43,12 @@ struct SegmentScan {
 
 class SegmentFile {
  public:
-  // Creates the file with its header. The path must not exist. resource_exhausted: the disk is
+  // Creates the file with its header. It must not exist. resource_exhausted: the disk is
   // full; unavailable: too many files are open.
-  static Result<std::shared_ptr<SegmentFile>> create(FileSystem& files, const std::string& path,
+  static Result<std::shared_ptr<SegmentFile>> create(FileSystem& files, const FileAt& at,
                                                      const SegmentHeader& header);
-  // data_loss: it has no valid header, or another number's; else as errno_status().
-  static Result<std::shared_ptr<SegmentFile>> open(FileSystem& files, const std::string& path,
+  // data_loss: it has no valid header, or another number's; else as open_plain().
+  static Result<std::shared_ptr<SegmentFile>> open(FileSystem& files, const FileAt& at,
                                                    std::uint64_t number);
 
   // Finds all records by their headers. Behind a damaged one it goes on block by block. Reads one
