@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "storage/store_call.h"
 
 namespace hitide {
 namespace {
@@ -32,14 +33,14 @@ std::vector<PageLayout> layouts_of(const std::vector<PoolSpec>& pools) {
   return layouts;
 }
 
-// Keeps the first failure and the latest time.
-void merge(CallOutcome& into, CallOutcome from) {
-  if (into.status.ok()) into.status = std::move(from.status);
-  into.buffers_busy_until = std::max(into.buffers_busy_until, from.buffers_busy_until);
-}
-
-std::vector<std::string_view> views(std::span<const std::string> keys) {
-  return {keys.begin(), keys.end()};
+std::vector<std::size_t> asked_pools(const std::vector<PoolSpec>& pools) {
+  std::vector<std::size_t> asked;
+  for (std::size_t pool = 0; pool < pools.size(); ++pool) {
+    if (pools[pool].required && pools[pool].page_bytes > 0) asked.push_back(pool);
+  }
+  // Markers count only where there is data that they can stand for.
+  if (!asked.empty() && pools.front().kind == PoolKind::logical) asked.insert(asked.begin(), 0);
+  return asked;
 }
 
 }  // namespace
@@ -63,6 +64,7 @@ PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& cl
       identity_(identity_digest(model)),
       pools_(model.pools),
       layouts_(layouts_of(model.pools)),
+      asked_(asked_pools(model.pools)),
       part_(part_of(model.ranks)),
       keys_(identity_, part_),
       batch_items_max_(std::max<std::size_t>(1, store.capabilities().batch_items_max)),
@@ -95,6 +97,7 @@ CallOutcome PageStore::in_batches(std::span<const PageSlot> pages, std::span<Sta
     batch = {};
   };
   for (std::size_t i = 0; i < pages.size(); ++i) {
+    if (is_marker(pages[i])) continue;
     if (!usable(pages[i])) {
       out[i] = StatusCode::invalid_argument;
       cells_.failures.add();
@@ -115,15 +118,9 @@ CallOutcome PageStore::exists(std::span<const PageKey> keys, std::span<StatusCod
                               const CallOptions& options) {
   CallOutcome outcome;
   cells_.queries.add(keys.size());
-  std::fill(out.begin(), out.end(), StatusCode::not_found);
-  bool first = true;
-  for (std::size_t pool = 0; pool < pools_.size(); ++pool) {
-    if (!pools_[pool].required || layouts_[pool].payload_bytes == 0) continue;
-    // Each further pool can only take pages away.
-    if (first) std::fill(out.begin(), out.end(), StatusCode::ok);
-    first = false;
-    query_pool(pool, keys, out, options, outcome);
-  }
+  // Each further pool can only take pages away.
+  std::fill(out.begin(), out.end(), asked_.empty() ? StatusCode::not_found : StatusCode::ok);
+  for (const std::size_t pool : asked_) query_pool(pool, keys, out, options, outcome);
   for (const StatusCode code : out) {
     if (code == StatusCode::ok) cells_.query_hits.add();
     if (code != StatusCode::ok && code != StatusCode::not_found) cells_.failures.add();
@@ -146,7 +143,7 @@ void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
       object_keys.push_back(keys_.object_key(keys[i], pools_[pool].name));
     }
     std::vector<ItemResult> results(batch.size());
-    merge(outcome, store_.exists(views(object_keys), results, options));
+    merge(outcome, guarded([&] { return store_.exists(views(object_keys), results, options); }));
     for (std::size_t i = 0; i < batch.size(); ++i) out[batch[i]] = results[i].code;
   }
 }
@@ -156,10 +153,16 @@ void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
 CallOutcome PageStore::load(std::span<const PageSlot> pages, std::span<StatusCode> out,
                             const CallOptions& options) {
   std::vector<std::string> damaged;
-  CallOutcome outcome = in_batches(
-      pages, out, [&](const Batch& batch) { return load_batch(batch, options, damaged); });
+  CallOutcome outcome = load_markers(pages, out, damaged, options);
+  merge(outcome, load_data(pages, out, damaged, options));
   if (!damaged.empty()) remove_damaged(damaged, options);
   return outcome;
+}
+
+CallOutcome PageStore::load_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                                 std::vector<std::string>& damaged, const CallOptions& options) {
+  return in_batches(pages, out,
+                    [&](const Batch& batch) { return load_batch(batch, options, damaged); });
 }
 
 CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options,
@@ -171,7 +174,7 @@ CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options
     items[i] = {.key = batch.object_keys[i], .buffers = std::span(buffers).subspan(i, 1)};
   }
   std::vector<ItemResult> results(items.size());
-  CallOutcome outcome = store_.get(items, results, options);
+  CallOutcome outcome = guarded([&] { return store_.get(items, results, options); });
   for (std::size_t i = 0; i < items.size(); ++i) {
     *batch.out[i] = judge_load(*batch.pages[i], results[i], batch.object_keys[i], damaged);
   }
@@ -201,6 +204,11 @@ StatusCode PageStore::judge_load(const PageSlot& page, const ItemResult& result,
     cells_.failures.add();
     return result.code;
   }
+  return judge_fault(fault, object_key, damaged);
+}
+
+StatusCode PageStore::judge_fault(EnvelopeFault fault, const std::string& object_key,
+                                  std::vector<std::string>& damaged) {
   cells_.verification_failures[static_cast<std::size_t>(fault)].add();
   log_limited(LogLevel::warning, "page_not_verified", kLogInterval,
               {{"object", object_key}, {"reason", to_string(fault)}, {"meaning", meaning(fault)}});
@@ -240,7 +248,7 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
   // are until somebody reads them again. Deadlines are in real time, whatever clock_ is.
   const TimePoint quick_end = SystemClock::instance().now() + kRemovalTimeMax;
   const CallOptions quick{.deadline = std::min(options.deadline, quick_end)};
-  store_.remove(chosen, results, quick).status.ignore();
+  guarded([&] { return store_.remove(chosen, results, quick); }).status.ignore();
   for (const ItemResult& result : results) {
     if (result.code == StatusCode::ok) cells_.removals.add();
   }
@@ -250,12 +258,29 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
 
 CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                              const CallOptions& options) {
+  CallOutcome outcome = store_data(pages, out, options);
+  merge(outcome, store_markers(pages, out, options));
+  return outcome;
+}
+
+CallOutcome PageStore::store_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                                  const CallOptions& options) {
   return in_batches(pages, out, [&](const Batch& batch) { return store_batch(batch, options); });
+}
+
+CallOutcome PageStore::put_absent(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                                  const CallOptions& options) {
+  return in_batches(pages, out, [&](const Batch& batch) {
+    std::vector<std::size_t> all(batch.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    return put_missing(batch, all, options);
+  });
 }
 
 CallOutcome PageStore::store_batch(const Batch& batch, const CallOptions& options) {
   std::vector<ItemResult> results(batch.size());
-  CallOutcome outcome = store_.exists(views(batch.object_keys), results, options);
+  CallOutcome outcome =
+      guarded([&] { return store_.exists(views(batch.object_keys), results, options); });
   std::vector<std::size_t> missing;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     *batch.out[i] = results[i].code;
@@ -289,7 +314,7 @@ CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size
                 .group = groups[i]};
   }
   std::vector<ItemResult> results(items.size());
-  CallOutcome outcome = store_.put(items, results, options);
+  CallOutcome outcome = guarded([&] { return store_.put(items, results, options); });
   for (std::size_t i = 0; i < items.size(); ++i) {
     StatusCode& out = *batch.out[missing[i]];
     out = results[i].code;
@@ -322,6 +347,10 @@ PageStoreStats PageStore::stats() const {
   for (std::size_t i = 0; i < kEnvelopeFaultCount; ++i) {
     stats.verification_failures[i] = cells_.verification_failures[i].value();
   }
+  stats.markers = cells_.markers.value();
+  stats.markers_present = cells_.markers_present.value();
+  stats.anchors_unconfirmed = cells_.anchors_unconfirmed.value();
+  stats.unknown_pools = cells_.unknown_pools.value();
   stats.removals = cells_.removals.value();
   stats.failures = cells_.failures.value();
   return stats;

@@ -5,7 +5,12 @@
 //
 // What it adds to the store below: the keys, the envelope, put-if-absent (one existence call, then
 // only what is missing is written), splitting by the store's limits, statistics, and distrust: a
-// backend that answers with wrong lengths, wrong bytes or no answer at all costs a miss.
+// backend that answers with wrong lengths, wrong bytes or no answer at all, or that throws, costs a
+// miss.
+//
+// Models of several pools: side pools are written first; the anchor's page (for a logical anchor a
+// marker, docs/formats/marker.md) is written once an existence call has shown that the required
+// side objects are there. It is never taken for proof that they still are: see exists_prefix().
 //
 // An object that does not verify is removed from the store, so that it can be stored anew; the
 // number of removals per second is limited, and one key is not removed twice within a minute.
@@ -40,7 +45,25 @@ namespace hitide {
 struct PageSlot {
   PageKey key;
   std::span<std::byte> slot;
-  std::uint32_t pool = 0;  // index into ModelSpec::pools; a pool without bytes is invalid_argument
+  // Index into ModelSpec::pools. A logical anchor's pages are markers, whose slot is not looked at;
+  // any other pool without bytes is invalid_argument.
+  std::uint32_t pool = 0;
+};
+
+// The pages of one pool in a call over several pools.
+struct PoolPages {
+  std::string_view pool;          // by name
+  std::span<const PageKey> keys;  // [n]
+  std::span<const std::span<std::byte>>
+      slots;                  // [n], as PageSlot::slot; empty for a logical anchor
+  std::span<StatusCode> out;  // [n]
+};
+
+// Where a prefix may end so that all required pools can be restored.
+struct PrefixStops {
+  std::vector<bool> stops;         // [n]; stops[i]: the first i + 1 pages can be restored
+  std::uint32_t anchor_pages = 0;  // leading run of the anchor's pages
+  std::uint32_t longest() const;   // in pages; 0: none
 };
 
 struct PageStoreStats {
@@ -53,8 +76,12 @@ struct PageStoreStats {
   std::uint64_t stores_present = 0;  // pages that were there already
   std::uint64_t store_bytes = 0;
   std::array<std::uint64_t, kEnvelopeFaultCount> verification_failures{};  // by EnvelopeFault
-  std::uint64_t removals = 0;  // objects removed because they did not verify
-  std::uint64_t failures = 0;  // pages that ended in any other failure, in any call
+  std::uint64_t markers = 0;                                               // markers written
+  std::uint64_t markers_present = 0;      // markers that were there already
+  std::uint64_t anchors_unconfirmed = 0;  // pages not committed: a side object was not there
+  std::uint64_t unknown_pools = 0;  // transfers that named a pool which the model does not have
+  std::uint64_t removals = 0;       // objects removed because they did not verify
+  std::uint64_t failures = 0;       // pages that ended in any other failure, in any call
 
   std::uint64_t verification_failures_total() const;
 };
@@ -66,11 +93,18 @@ class PageStore {
   PageStore(ObjectStore& store, const ModelSpec& model,
             const Clock& clock = SystemClock::instance());
 
-  // out[i]: ok = every required pool that has bytes holds page i; not_found = some pool does not;
-  // else why it is not known. Pools with a trailing hit policy are treated like the others: that
-  // may cost hits and is never wrong. A model without any such pool holds nothing here.
+  // out[i]: ok = every required pool that has bytes, and a logical anchor's marker, hold page i;
+  // not_found = something is missing; else why it is not known. Pools with a trailing hit policy
+  // are treated like the others: that may cost hits and is never wrong. A model without any
+  // required pool with bytes holds nothing here.
   CallOutcome exists(std::span<const PageKey> keys, std::span<StatusCode> out,
                      const CallOptions& options);
+
+  // The leading run of the anchor's pages, then each required side pool by its hit policy: for
+  // every prefix of `keys` whether it can be restored. Optional pools have no say. One existence
+  // call that touches every required object. What is not known counts as absent.
+  CallOutcome exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
+                            const CallOptions& options);
 
   // Reads objects into their slots. ok: header and payload are there and verified. not_found: a
   // miss. data_loss: the store holds something else; the slot's content is undefined then, as after
@@ -79,9 +113,20 @@ class PageStore {
                    const CallOptions& options);
 
   // Makes sure that the store holds the pages. ok: written now, or there already. The header slots
-  // of pages that are written are filled in; payloads are only read.
+  // of pages that are written are filled in; payloads are only read. Markers are committed as
+  // below, after the other pages of the call.
   CallOutcome store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                     const CallOptions& options);
+
+  // The same over several pools. Storing: side pools first, whatever their place; then one
+  // existence call over the anchor's pages and their required side objects (of trailing pools:
+  // those that this call names); then the missing pages of the anchor, markers in one put. An
+  // anchor page whose side objects are not all there answers not_found and is not written; nothing
+  // else is held up. A pool that the model does not have, or spans of different lengths: all its
+  // pages answer invalid_argument, the outcome says so with the known names, and the other pools go
+  // on.
+  CallOutcome store(std::span<const PoolPages> pools, const CallOptions& options);
+  CallOutcome load(std::span<const PoolPages> pools, const CallOptions& options);
 
   // Passed on for the host pool's segments.
   Status register_memory(const MemoryRegion& region) { return store_.register_memory(region); }
@@ -94,10 +139,15 @@ class PageStore {
   struct Cells {
     Counter queries, query_hits, loads, load_misses, load_bytes, stores, stores_present;
     Counter store_bytes, removals, failures;
+    Counter markers, markers_present, anchors_unconfirmed, unknown_pools;
     std::array<Counter, kEnvelopeFaultCount> verification_failures;
   };
-  struct Batch;  // the pages of a call that go to the store together
+  struct Batch;   // the pages of a call that go to the store together
+  struct Anchor;  // a page of the anchor that is to be committed
+  struct Sorted;  // a call over several pools, sorted into side pages and anchor pages
 
+  bool logical_anchor() const { return pools_.front().kind == PoolKind::logical; }
+  bool is_marker(const PageSlot& page) const { return page.pool == 0 && logical_anchor(); }
   bool usable(const PageSlot& page) const;
   // Checks the pages, answers the unusable ones, and calls `carry_out` with one batch after the
   // other; merges what the batches say about the call as a whole.
@@ -116,6 +166,30 @@ class PageStore {
   CallOutcome store_batch(const Batch& batch, const CallOptions& options);
   CallOutcome put_missing(const Batch& batch, std::span<const std::size_t> missing,
                           const CallOptions& options);
+  // Those of a call's pages that are not markers.
+  CallOutcome store_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                         const CallOptions& options);
+  // Puts pages whose absence is known.
+  CallOutcome put_absent(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                         const CallOptions& options);
+  CallOutcome load_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                        std::vector<std::string>& damaged, const CallOptions& options);
+
+  // page_store_group.cc
+  CallOutcome sort_pools(std::span<const PoolPages> pools, Sorted& sorted);
+  CallOutcome commit(const Sorted& sorted, const CallOptions& options);
+  void add_questions(const Anchor& anchor, const Sorted& sorted,
+                     std::vector<std::string>& object_keys) const;
+  bool judge_confirmation(const Anchor& anchor, std::span<const ItemResult> results);
+  CallOutcome put_markers(std::span<const Anchor* const> anchors, const CallOptions& options);
+  CallOutcome put_anchors(std::span<const Anchor* const> anchors, const CallOptions& options);
+  CallOutcome store_markers(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                            const CallOptions& options);
+  CallOutcome load_markers(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                           std::vector<std::string>& damaged, const CallOptions& options);
+  EnvelopeExpectation marker_expectation(const PageKey& key) const;
+  StatusCode judge_fault(EnvelopeFault fault, const std::string& object_key,
+                         std::vector<std::string>& damaged);
   void remove_damaged(std::span<const std::string> object_keys, const CallOptions& options);
   bool may_remove(const std::string& object_key, TimePoint now);
 
@@ -124,6 +198,7 @@ class PageStore {
   const Digest identity_;
   const std::vector<PoolSpec> pools_;
   const std::vector<PageLayout> layouts_;  // by pool
+  const std::vector<std::size_t> asked_;   // pools whose objects a page needs, in order
   const PartId part_;
   const KeySchema keys_;
   const std::size_t batch_items_max_;
