@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <memory>
 #include <string_view>
+#include <utility>
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -46,6 +47,18 @@ Result<UniqueFd> open_directory(int parent, const std::string& name, const std::
   UniqueFd fd(::openat(parent, name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) return errno_status(errno, "open", path);
   return fd;
+}
+
+// False: something else is at the path, or nothing. An error: that cannot be known now.
+Result<bool> still_at(const std::string& path, int fd) {
+  struct stat held {};
+  struct stat found {};
+  if (::fstat(fd, &held) != 0) return errno_status(errno, "stat", path);
+  if (::stat(path.c_str(), &found) != 0) {
+    if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return false;
+    return errno_status(errno, "stat", path);
+  }
+  return held.st_dev == found.st_dev && held.st_ino == found.st_ino;
 }
 
 std::string segment_name(std::uint64_t number) { return fmt::format("{:06}.seg", number); }
@@ -99,6 +112,8 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
   std::filesystem::create_directories(path, error);
   if (error) return errno_status(error.value(), "create", path);
   store.path_ = path;
+  store.absolute_path_ = std::filesystem::absolute(path, error).string();
+  if (error) return errno_status(error.value(), "find", path);
   HITIDE_ASSIGN_OR_RETURN(store.directory_, open_directory(AT_FDCWD, path, path));
   HITIDE_RETURN_IF_ERROR(store.take_lock());
   HITIDE_RETURN_IF_ERROR(store.check_format());
@@ -107,6 +122,8 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
     return errno_status(errno, "create", segments);
   }
   HITIDE_ASSIGN_OR_RETURN(store.segments_, open_directory(store.fd(), "segments", segments));
+  // Whoever deletes a directory may do so between its opening and its locking.
+  HITIDE_RETURN_IF_ERROR(store.verify());
   return store;
 }
 
@@ -130,19 +147,37 @@ std::vector<SegmentPath> StoreDirectory::list() const {
   return list_segments_in(segments_fd(), segments_directory(path_));
 }
 
+Status StoreDirectory::verify() const {
+  for (const auto& [name, fd] : {std::pair{"LOCK", lock_.get()}, {"segments", segments_.get()}}) {
+    HITIDE_ASSIGN_OR_RETURN(const bool same, still_at(absolute_path_ + "/" + name, fd));
+    if (!same) {
+      return refused(
+          fmt::format("{} in {} was deleted or replaced by another one", name, absolute_path_));
+    }
+  }
+  return {};
+}
+
+Status StoreDirectory::in_use(int lock_fd) const {
+  std::string owner = "another process";
+  if (auto text = read_small_file(path_ + "/LOCK", lock_fd); text.ok() && !text->empty()) {
+    owner = fmt::format("process {}", text->substr(0, text->find('\n')));
+  }
+  return refused(
+      fmt::format("store directory {} is in use by {}: stop it, or give this one "
+                  "another directory",
+                  path_, owner));
+}
+
 Status StoreDirectory::take_lock() {
   const FileAt file = at("LOCK");
   HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, open_plain(FileSystem::real(), file, O_RDWR | O_CREAT));
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK) return errno_status(errno, "lock", file.path);
-    std::string owner = "another process";
-    if (auto text = read_small_file(file.path, fd.get()); text.ok() && !text->empty()) {
-      owner = fmt::format("process {}", text->substr(0, text->find('\n')));
-    }
-    return refused(
-        fmt::format("store directory {} is in use by {}: stop it, or give this one "
-                    "another directory",
-                    path_, owner));
+    return errno == EWOULDBLOCK ? in_use(fd.get()) : errno_status(errno, "lock", file.path);
+  }
+  // Network file systems may not lock directories: then the file's lock is all there is.
+  if (::flock(directory_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+    return in_use(fd.get());
   }
   HITIDE_RETURN_IF_ERROR(write_small_file(file.path, fd.get(), fmt::format("{}\n", ::getpid())));
   lock_ = std::move(fd);

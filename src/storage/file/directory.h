@@ -31,7 +31,10 @@ std::string segment_path(const std::string& path, std::uint64_t number);
 std::vector<SegmentPath> list_segments(const std::string& path);
 
 // An open store directory. Its files are reached through descriptors that it holds, never by path:
-// when somebody else's directory stands at the path one day, it is left alone.
+// when another directory stands at the path one day, it is left alone.
+//
+// The lock is on the file LOCK, and, where the file system can do that, on the directory itself:
+// deleting LOCK does not let a second owner in.
 //
 // Threading: the const methods from any thread at once.
 class StoreDirectory {
@@ -40,6 +43,11 @@ class StoreDirectory {
   // failed_precondition: in use by another process, of a newer version, damaged FORMAT, not ours
   // to write, or something in it that is no plain file; else as errno_status().
   static Result<StoreDirectory> open(const std::string& path);
+
+  // ok: what stands at the path is still this directory, with our lock in it. failed_precondition:
+  // it was deleted or replaced, for good. Else: it cannot be looked at just now. Cost: two system
+  // calls.
+  Status verify() const;
 
   int fd() const { return directory_.get(); }
   int segments_fd() const { return segments_.get(); }
@@ -50,11 +58,13 @@ class StoreDirectory {
 
  private:
   Status take_lock();
+  Status in_use(int lock_fd) const;
   Status check_format() const;
   Status write_format() const;
   FileAt at(const std::string& name) const;
 
   std::string path_;
+  std::string absolute_path_;  // the same after a change of the working directory
   UniqueFd directory_;
   UniqueFd segments_;
   UniqueFd lock_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -109,9 +110,37 @@ void FileStore::forget(const KeyHash& key, const Entry& entry) {
 ItemResult FileStore::fail(StatusCode code, const Status& why) {
   log_limited(LogLevel::warning, "file_store_failure", kLogInterval,
               {{"path", options_.path}, {"error", why.to_string()}});
+  return count_failure(code);
+}
+
+ItemResult FileStore::count_failure(StatusCode code) {
   const std::lock_guard lock(mutex_);
   ++stats_.failures;
   return {.code = code};
+}
+
+Status FileStore::attached() {
+  Status status;
+  {
+    const std::lock_guard lock(mutex_);
+    if (detached_) status = Status(StatusCode::failed_precondition, "the directory was taken away");
+  }
+  if (!status.ok()) return status;
+  status = directory_.verify();
+  if (status.code() != StatusCode::failed_precondition) return status;
+  bool news = false;
+  {
+    const std::lock_guard lock(mutex_);
+    news = !std::exchange(detached_, true);
+  }
+  if (news) {
+    log_warning("file_store_detached",
+                {{"path", options_.path},
+                 {"error", status.to_string()},
+                 {"effect", "nothing is stored or deleted any more, what is open is still read"},
+                 {"help", "restart to use the directory that is there now"}});
+  }
+  return status;
 }
 
 // ---- calls --------------------------------------------------------------------------------------
@@ -194,7 +223,11 @@ ItemResult FileStore::put_one(const PutItem& item, const CallOptions& options) {
       return {.code = StatusCode::already_exists};
     }
   }
-  Status status = write_object(item, key, size);
+  Status status = attached();
+  if (status.code() == StatusCode::failed_precondition) {
+    return count_failure(StatusCode::unavailable);
+  }
+  if (status.ok()) status = write_object(item, key, size);
   if (status.code() == StatusCode::resource_exhausted && give_up_oldest().ok()) {
     // The disk is full, whatever it had said before.
     status = write_object(item, key, size);
@@ -234,8 +267,13 @@ ItemResult FileStore::remove_one(std::string_view name, const CallOptions& optio
   if (!found) return {.code = StatusCode::ok};
   const Entry& entry = found->entry;
   forget(key, entry);
-  const Status status =
-      found->file->erase({.offset = entry.offset, .payload_bytes = entry.payload_bytes}, name);
+  Status status = attached();
+  if (status.code() == StatusCode::failed_precondition) {
+    return count_failure(StatusCode::unavailable);
+  }
+  if (status.ok())
+    status =
+        found->file->erase({.offset = entry.offset, .payload_bytes = entry.payload_bytes}, name);
   if (!status.ok()) return fail(code_for_caller(status), status);
   const std::lock_guard lock(mutex_);
   const auto segment = segments_.find(entry.segment);
@@ -292,6 +330,7 @@ Status FileStore::make_room(std::uint64_t bytes) {
 }
 
 Status FileStore::begin_segment() {
+  HITIDE_RETURN_IF_ERROR(attached());
   SegmentHeader header;
   {
     const std::lock_guard lock(mutex_);
@@ -319,6 +358,7 @@ Status FileStore::give_up_oldest() {
 
 // Deletes the oldest segment that nobody writes to and that lets itself be deleted.
 Status FileStore::evict_oldest(Victim victim) {
+  HITIDE_RETURN_IF_ERROR(attached());
   while (true) {
     std::uint64_t number = 0;
     {

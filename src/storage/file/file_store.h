@@ -18,6 +18,11 @@
 //   disk_free_bytes_min: otherwise old segments go, and where none can go a put answers
 //   resource_exhausted. No failure of the disk ends the store or its thread.
 //
+// - Nothing is written or deleted by path. When the directory is deleted or replaced, or its lock
+//   is, while the store is open, it is somebody else's: from then on puts and removes answer
+//   unavailable, nothing is deleted, and gets go on with what is open. That lasts until the store
+//   is opened again.
+//
 // Calls do their I/O in the caller's thread; one more thread syncs. Slack past a deadline: the I/O
 // of one item, and for a put the deletion of old segments. Locks, in the order of taking:
 // maintenance_mutex_ (held while files are made and deleted), mutex_ (never held during I/O).
@@ -124,6 +129,10 @@ class FileStore final : public ObjectStore {
   ItemResult put_one(const PutItem& item, const CallOptions& options);
   ItemResult remove_one(std::string_view name, const CallOptions& options);
   ItemResult fail(StatusCode code, const Status& why);
+  ItemResult count_failure(StatusCode code);
+  // Whether the directory is still ours to change: failed_precondition once it is not, from then
+  // on.
+  Status attached();
   std::optional<Located> locate(const KeyHash& key) const;
   void forget(const KeyHash& key, const Entry& entry);
   bool still(const KeyHash& key, const Entry& entry) const;
@@ -169,6 +178,7 @@ class FileStore final : public ObjectStore {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_used_ = 0;
   bool directory_dirty_ = false;
+  bool detached_ = false;  // the directory is not ours any more
   bool stopping_ = false;
   bool stopped_ = false;
   Status last_sync_;

@@ -222,7 +222,8 @@ Status FileStore::sync_dirty() {
     }
     directory = std::exchange(directory_dirty_, false);
   }
-  Status first;
+  Status first = attached();
+  if (first.code() == StatusCode::failed_precondition) return {};  // said, and nobody's loss
   for (const auto& file : dirty) {
     if (Status status = file->sync(); first.ok()) first = std::move(status);
   }

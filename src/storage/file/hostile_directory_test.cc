@@ -1,8 +1,13 @@
 // Directories as other people leave them: things of other kinds in the store's places, files that
 // went missing or were cut, and a directory that was taken away from a store that is in use.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
 #include <string>
+#include <thread>
+#include <utility>
+#include <vector>
 
 #include <fcntl.h>
 #include <sys/socket.h>
@@ -84,6 +89,112 @@ TEST_F(HostileDirectoryTest, ThingsInPlaceOfTheSegmentsDirectoryAreRefused) {
     EXPECT_FALSE(status.ok()) << kind;
     EXPECT_NE(status.message().find(segments_directory(options_.path)), std::string::npos);
   }
+}
+
+// ---- a directory that is taken away from a store in use -----------------------------------------
+
+// What is under a path, with the content.
+std::vector<std::string> tree(const std::string& path) {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(path)) {
+    std::string line = entry.path().string();
+    if (entry.is_regular_file()) {
+      const auto bytes = read_bytes(line);
+      line.append(":").append(bytes.begin(), bytes.end());
+    }
+    found.push_back(std::move(line));
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+class TakenDirectoryTest : public FileStoreTest {
+ protected:
+  TakenDirectoryTest() {
+    options_.bytes_max = 8u << 20;
+    EXPECT_TRUE(open().ok());
+    count_ = fill_segments(3);
+  }
+  // The store has lost its directory: it changes nothing there, says so once, and reads on.
+  void expect_detached() {
+    const auto before = tree(options_.path);
+    // Enough for new segments, and for eviction.
+    for (int n = 1000; n < 1150; ++n) ASSERT_EQ(put(name(n), kSize), StatusCode::unavailable);
+    EXPECT_EQ(remove_object(*store_, name(0)), StatusCode::unavailable);
+    EXPECT_EQ(held(count_), count_ - 1) << "what was open is still read";
+    EXPECT_EQ(said("file_store_detached"), 1);
+    EXPECT_EQ(said("file_store_failure"), 0) << "once is enough";
+    store_->close(kNoDeadline).ignore();
+    EXPECT_EQ(tree(options_.path), before);
+  }
+  int count_ = 0;
+};
+
+TEST_F(TakenDirectoryTest, ASecondStoreInItsPlaceIsLeftAlone) {
+  std::filesystem::remove_all(options_.path);
+  auto second = FileStore::open(options_);
+  ASSERT_TRUE(second.ok()) << second.status().to_string();
+  for (int n = 0; n < 30; ++n)
+    ASSERT_EQ(put_object(**second, name(n), bytes_of(name(n), kSize)), kOk);
+  expect_detached();
+  for (int n = 0; n < 30; ++n) EXPECT_EQ(check_object(**second, name(n), kSize), kOk);
+}
+
+TEST_F(TakenDirectoryTest, NothingIsMadeWhereNothingIs) {
+  std::filesystem::remove_all(options_.path);
+  EXPECT_EQ(put("more", kSize), StatusCode::unavailable);
+  EXPECT_EQ(held(count_), count_);
+  store_->close(kNoDeadline).ignore();
+  EXPECT_FALSE(std::filesystem::exists(options_.path));
+}
+
+TEST_F(TakenDirectoryTest, AMovedDirectoryIsLeftAsItWas) {
+  const std::string moved = directory_ / "moved";
+  std::filesystem::rename(options_.path, moved);
+  const auto before = tree(moved);
+  std::filesystem::create_directory(options_.path);
+  expect_detached();
+  EXPECT_EQ(tree(moved), before);
+  options_.path = moved;
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(held(count_), count_);
+}
+
+TEST_F(TakenDirectoryTest, ADeletedSegmentsDirectoryEndsWriting) {
+  std::filesystem::remove_all(segments_directory(options_.path));
+  std::filesystem::create_directory(segments_directory(options_.path));
+  expect_detached();
+}
+
+// Two writers in one directory would write over each other.
+TEST_F(TakenDirectoryTest, ADeletedLockLetsNobodyIn) {
+  std::filesystem::remove(options_.path + "/LOCK");
+  EXPECT_EQ(FileStore::open(options_).status().code(), StatusCode::failed_precondition);
+  expect_detached();
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(held(count_), count_);
+}
+
+TEST_F(TakenDirectoryTest, TheSyncNoticesToo) {
+  options_.sync_interval_ms = 1;
+  options_.path = directory_ / "other";
+  ASSERT_TRUE(open().ok());
+  std::filesystem::remove_all(options_.path);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (said("file_store_detached") == 0 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::yield();
+  }
+  EXPECT_EQ(said("file_store_detached"), 1);
+}
+
+TEST_F(TakenDirectoryTest, ADirectoryThatIsNamedRelativelyStaysTheSame) {
+  const std::filesystem::path here = std::filesystem::current_path();
+  std::filesystem::current_path(std::filesystem::path(options_.path).parent_path());
+  options_.path = "relative";
+  ASSERT_TRUE(open().ok());
+  std::filesystem::current_path(here);
+  EXPECT_EQ(put("a", 100), kOk);
+  EXPECT_EQ(check("a", 100), kOk);
 }
 
 }  // namespace
