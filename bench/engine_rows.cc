@@ -1,6 +1,5 @@
 // The engine with a real model: time to first token from each tier against computing the prompt
 // again, and what a cache that has nothing to do costs while tokens are generated.
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <condition_variable>
@@ -252,7 +251,11 @@ class BareLlama {
   }
   TokenId best() const {
     const float* const logits = llama_get_logits_ith(context_.get(), -1);
-    return static_cast<TokenId>(std::max_element(logits, logits + vocabulary_) - logits);
+    std::int32_t found = 0;
+    for (std::int32_t i = 1; i < vocabulary_; ++i) {
+      if (logits[i] > logits[found]) found = i;
+    }
+    return found;
   }
 
   LlamaModelPtr model_;
