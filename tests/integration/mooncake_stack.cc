@@ -75,21 +75,23 @@ void enter_private_network() {
                     : "no private network namespace here: free ports of this machine\n");
 }
 
-std::string find_mooncake_python(std::string& why_not) {
-  const char* named = std::getenv("HITIDE_MOONCAKE_PYTHON");
-  const std::string python =
-      named != nullptr ? named : std::string(HITIDE_SOURCE_DIR) + "/build/venv/bin/python";
+bool can_import_mooncake(const std::string& python) {
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   const int pid = run({python, "-c", "import mooncake.store"}, null, null);
   ::close(null);
   int status = -1;
-  if (pid < 0 || ::waitpid(pid, &status, 0) != pid || status != 0) {
-    why_not = python +
-              " cannot import mooncake.store: run scripts/setup, or set "
-              "HITIDE_MOONCAKE_PYTHON";
-    return {};
-  }
-  return python;
+  return pid > 0 && ::waitpid(pid, &status, 0) == pid && status == 0;
+}
+
+std::string find_mooncake_python(std::string& why_not) {
+  const char* named = std::getenv("HITIDE_MOONCAKE_PYTHON");
+  const std::string python =
+      named != nullptr ? named : std::string(HITIDE_SOURCE_DIR) + "/build/venv/bin/python";
+  if (can_import_mooncake(python)) return python;
+  why_not = python +
+            " cannot import mooncake.store: run scripts/setup, or set "
+            "HITIDE_MOONCAKE_PYTHON";
+  return {};
 }
 
 MooncakeStack::MooncakeStack(const std::string& python, int segment_mb) : python_(python) {

@@ -13,6 +13,7 @@ namespace hitide {
 // Call first in main(), before there is a thread. Prints what it got.
 void enter_private_network();
 
+bool can_import_mooncake(const std::string& python);
 // The interpreter with the package (HITIDE_MOONCAKE_PYTHON, else build/venv/bin/python), or empty
 // and why not.
 std::string find_mooncake_python(std::string& why_not);
@@ -25,6 +26,7 @@ class MooncakeStack {
   MooncakeStack(const MooncakeStack&) = delete;
   MooncakeStack& operator=(const MooncakeStack&) = delete;
 
+  const std::string& python() const { return python_; }
   bool ready() const { return !master_.empty(); }
   // One command of mooncake_stack.py.
   void tell(const std::string& command);

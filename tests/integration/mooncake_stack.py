@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 
+sys.dont_write_bytecode = True
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
@@ -82,7 +83,7 @@ class Stack:
             [sys.executable, "-m", "hitide.store_agent.owner", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"),
-                 "MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_SETUP_RETRIES": "1"})
+                 "PYTHONDONTWRITEBYTECODE": "1", "MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_SETUP_RETRIES": "1"})
         self._ask_owner(f"local_hostname=127.0.0.1\nglobal_segment_size={self.segment_bytes}\n"
                         f"master_server_address=127.0.0.1:{self.port}\n\n", "ready ")
         wait_for(lambda: get(self.metrics, "/get_all_segments").strip(), "segment")

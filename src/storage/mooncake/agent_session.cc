@@ -40,6 +40,9 @@ Result<std::shared_ptr<AgentSession>> AgentSession::start(const AgentConfig& con
   std::shared_ptr<AgentSession> session(new AgentSession(std::move(process), config.control_limit));
   const Status status = session->handshake(config, now() + config.start_limit);
   if (!status.ok()) return not_started(*session->process_, status);
+  // The client grumbles while it starts; what it says from now on may be a reason.
+  session->process_->drain_errors();
+  session->process_->forget_errors();
   return session;
 }
 

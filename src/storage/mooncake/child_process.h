@@ -46,8 +46,9 @@ class ChildProcess {
   int error_fd() const { return errors_.get(); }
   // Reads what the child has written to standard error, without waiting; keeps the end of it.
   void drain_errors();
-  // The last lines read so far, on one line.
+  // The last line read so far.
   std::string error_tail() const;
+  void forget_errors() { error_text_.clear(); }
 
   // SIGTERM or SIGKILL; nothing once it has been waited for.
   void signal(int number);

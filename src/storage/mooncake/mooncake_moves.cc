@@ -155,6 +155,13 @@ Status MooncakeStore::exchange(const Call<Item>& call, std::span<const Work> bat
                                             {.call = call.kind, .body = body},
                                             call.options.deadline, limit_for(bytes)));
   HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, batch.size()));
+  {
+    const auto direct =
+        std::count_if(batch.begin(), batch.end(), [](const Work& work) { return work.direct; });
+    const std::lock_guard lock(stats_mutex_);
+    counts_.zero_copy_items += static_cast<std::uint64_t>(direct);
+    counts_.staged_items += batch.size() - static_cast<std::uint64_t>(direct);
+  }
   Status status;
   for (std::size_t i = 0; i < batch.size(); ++i) {
     call.out[batch[i].item] =
@@ -168,17 +175,10 @@ template <typename Item>
 Status MooncakeStore::move_batch(const Call<Item>& call, std::span<Work> batch) {
   for (const Work& work : batch) call.out[work.item] = {.code = StatusCode::unavailable};
   std::uint64_t staged = 0;
-  std::uint64_t staged_items = 0;
   for (Work& work : batch) {
     if (work.direct) continue;
     work.offset = staged;
     staged += work.bytes;
-    ++staged_items;
-  }
-  {
-    const std::lock_guard lock(stats_mutex_);
-    counts_.staged_items += staged_items;
-    counts_.zero_copy_items += batch.size() - staged_items;
   }
   if (staged == 0) return exchange(call, batch, 0);
   const BounceMemory::Piece piece = bounce_->take(staged, call.options.deadline);
@@ -232,6 +232,8 @@ CallOutcome MooncakeStore::move(AgentCall kind, std::span<const Item> items,
   if (is_past(options.deadline)) {
     return refuse_call(out, StatusCode::deadline_exceeded, to_string(kind));
   }
+  // Before the plan: what this agent has mapped is found then.
+  const Result<std::shared_ptr<AgentSession>> session = agent_->session();
   std::vector<std::size_t> empty;
   std::vector<Work> works = plan(items, out, empty);
   const auto all_fail = [&](const Status& status) {
@@ -239,7 +241,6 @@ CallOutcome MooncakeStore::move(AgentCall kind, std::span<const Item> items,
     count_moves(kind, out);
     return CallOutcome{.status = status.with_context(to_string(kind))};
   };
-  const Result<std::shared_ptr<AgentSession>> session = agent_->session();
   if (!session.ok()) return all_fail(session.status());
   std::vector<std::string> names;
   names.reserve(works.size());

@@ -69,7 +69,7 @@ Status map_in_agent(AgentSession& session, std::uint32_t region, const MemoryReg
       session.control({.call = AgentCall::add_memory, .body = body, .fd = memory.fd}));
   HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
   if (codes[0] == 0) return {};
-  return Status(StatusCode::unavailable,
+  return Status(StatusCode::failed_precondition,
                 fmt::format("the store's client answers {} to its registration", codes[0]));
 }
 

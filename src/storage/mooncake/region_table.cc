@@ -24,6 +24,16 @@ bool RegionTable::overlaps(std::span<const std::byte> bytes) const {
   return bytes.data() < before.data() + before.size();
 }
 
+bool RegionTable::try_map(const Region& region, const Map& map) {
+  if (region.memory.fd < 0) return false;
+  const Status status = map(region);
+  if (!status.ok() && status.code() != StatusCode::unavailable) {
+    log_warning("region_not_shared",
+                {{"region", named(region.memory.bytes)}, {"reason", status.to_string()}});
+  }
+  return status.ok();
+}
+
 Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
   const std::span<std::byte> bytes = memory.bytes;
   if (bytes.empty()) return Status(StatusCode::invalid_argument, "a region of 0 bytes");
@@ -43,13 +53,7 @@ Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
                   named(bytes) + " overlaps one that is registered already");
   }
   Entry entry{.region = {.number = next_number_++, .memory = memory}};
-  if (memory.fd >= 0) {
-    const Status status = map(entry.region);
-    entry.mapped = status.ok();
-    if (!status.ok()) {
-      log_warning("region_not_shared", {{"region", named(bytes)}, {"reason", status.to_string()}});
-    }
-  }
+  entry.mapped = try_map(entry.region, map);
   entries_.emplace(bytes.data(), std::move(entry));
   return {};
 }
@@ -71,14 +75,8 @@ std::size_t RegionTable::map_all(const Map& map) {
   const std::lock_guard lock(mutex_);
   std::size_t failed = 0;
   for (auto& [base, entry] : entries_) {
-    entry.mapped = false;
-    if (entry.region.memory.fd < 0) continue;
-    const Status status = map(entry.region);
-    entry.mapped = status.ok();
-    if (status.ok()) continue;
-    ++failed;
-    log_warning("region_not_shared",
-                {{"region", named(entry.region.memory.bytes)}, {"reason", status.to_string()}});
+    entry.mapped = try_map(entry.region, map);
+    if (!entry.mapped && entry.region.memory.fd >= 0) ++failed;
   }
   return failed;
 }

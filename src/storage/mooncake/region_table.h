@@ -25,7 +25,8 @@ class RegionTable {
     std::uint32_t number = 0;  // what the agent calls it
     MemoryRegion memory;
   };
-  // Maps a region in the agent. Called with the table's lock held.
+  // Maps a region in the agent. unavailable: there is no agent now; another failure is its refusal,
+  // and worth a warning. Called with the table's lock held.
   using Map = std::function<Status(const Region&)>;
   using Unmap = std::function<Status(std::uint32_t number)>;
 
@@ -57,6 +58,7 @@ class RegionTable {
   };
   using Entries = std::map<const std::byte*, Entry>;  // by the first byte
   bool overlaps(std::span<const std::byte> bytes) const;
+  static bool try_map(const Region& region, const Map& map);
 
   mutable std::mutex mutex_;
   Entries entries_;            // guarded by mutex_
