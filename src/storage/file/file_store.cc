@@ -13,10 +13,7 @@ namespace {
 
 constexpr std::uint64_t kObjectBytesMost = 1u << 30;
 constexpr std::uint32_t kKeyBytesMax = 255;
-constexpr Duration kStuckPause = std::chrono::seconds(30);
 constexpr Duration kLogInterval = std::chrono::seconds(10);
-
-TimePoint now() { return SystemClock::instance().now(); }
 
 // What a caller sees of a failed file operation: only codes that say what it should do.
 StatusCode code_for_caller(const Status& status) {
@@ -223,33 +220,22 @@ ItemResult FileStore::put_one(const PutItem& item, const CallOptions& options) {
       return {.code = StatusCode::already_exists};
     }
   }
-  Status status = attached();
-  if (status.code() == StatusCode::failed_precondition) {
-    return count_failure(StatusCode::unavailable);
+  if (Status status = attached(); !status.ok()) {
+    if (status.code() == StatusCode::failed_precondition) {
+      return count_failure(StatusCode::unavailable);
+    }
+    return fail(StatusCode::unavailable, status);
   }
-  if (status.ok()) status = write_object(item, key, size);
-  if (status.code() == StatusCode::resource_exhausted && give_up_oldest().ok()) {
-    // The disk is full, whatever it had said before.
-    status = write_object(item, key, size);
-  }
-  if (!status.ok()) {
-    const StatusCode code = code_for_caller(status);
+  if (writes_paused()) return count_failure(StatusCode::resource_exhausted);
+  const Refusal refusal = write_object(item, key, size);
+  if (!refusal.status.ok()) {
+    // What pauses the writes says so itself.
+    if (pauses_writes(refusal.bound)) return count_failure(StatusCode::resource_exhausted);
+    const StatusCode code = code_for_caller(refusal.status);
     // not_found: the directory is gone. That is not an answer to a put.
-    return fail(code == StatusCode::not_found ? StatusCode::unavailable : code, status);
+    return fail(code == StatusCode::not_found ? StatusCode::unavailable : code, refusal.status);
   }
   return {.code = StatusCode::ok, .bytes = size};
-}
-
-Status FileStore::write_object(const PutItem& item, const KeyHash& key,
-                               std::uint64_t payload_bytes) {
-  HITIDE_ASSIGN_OR_RETURN(const Reservation place, reserve(record_bytes(payload_bytes)));
-  if (Status status = place.file->write(place.offset, place.sequence, item.key, item.buffers);
-      !status.ok()) {
-    abandon(place);
-    return status;
-  }
-  publish(place, key, payload_bytes);
-  return {};
 }
 
 CallOutcome FileStore::remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
@@ -281,118 +267,8 @@ ItemResult FileStore::remove_one(std::string_view name, const CallOptions& optio
   return {.code = StatusCode::ok};
 }
 
-// ---- space --------------------------------------------------------------------------------------
-
-bool FileStore::disk_has_room(std::uint64_t bytes) const {
-  const std::int64_t free = files_.free_bytes(directory_.fd());
-  // A disk that does not say is believed to have room; the write itself will tell.
-  return free < 0 || static_cast<std::uint64_t>(free) >= bytes + options_.disk_free_bytes_min;
-}
-
-std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes) {
-  if (!disk_has_room(bytes)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  if (active_ == 0) return std::nullopt;
-  Segment& segment = segments_.at(active_);
-  const bool fits = segment.end + bytes <= segment_bytes_ || segment.end == kBlockBytes;
-  if (!fits || bytes_used_ + bytes > options_.bytes_max) return std::nullopt;
-  Reservation place{.segment = active_,
-                    .offset = segment.end,
-                    .bytes = bytes,
-                    .sequence = next_sequence_++,
-                    .file = segment.file};
-  segment.end += bytes;
-  bytes_used_ += bytes;
-  ++segment.writers;
-  return place;
-}
-
-Result<FileStore::Reservation> FileStore::reserve(std::uint64_t bytes) {
-  if (auto place = try_reserve(bytes)) return *std::move(place);
-  const std::lock_guard maintenance(maintenance_mutex_);
-  while (true) {
-    if (auto place = try_reserve(bytes)) return *std::move(place);
-    HITIDE_RETURN_IF_ERROR(make_room(bytes));
-  }
-}
-
-// One step towards room for a record: a segment less, or a new one. Fails when neither is possible,
-// so that the caller's loop ends.
-Status FileStore::make_room(std::uint64_t bytes) {
-  const bool disk = disk_has_room(bytes + kBlockBytes);
-  bool full = false;
-  {
-    const std::lock_guard lock(mutex_);
-    full = bytes_used_ + bytes + kBlockBytes > options_.bytes_max;
-  }
-  if (full) return evict_oldest(Victim::any);
-  return disk ? begin_segment() : evict_oldest(Victim::sealed);
-}
-
-Status FileStore::begin_segment() {
-  HITIDE_RETURN_IF_ERROR(attached());
-  SegmentHeader header;
-  {
-    const std::lock_guard lock(mutex_);
-    active_ = 0;  // sealed
-    header.number = next_segment_++;
-    header.id = random_.next();
-  }
-  HITIDE_ASSIGN_OR_RETURN(auto file,
-                          SegmentFile::create(files_, directory_.segment(header.number), header));
-  const std::lock_guard lock(mutex_);
-  Segment& segment = segments_[header.number];
-  segment.file = std::move(file);
-  segment.end = kBlockBytes;
-  segment.dirty = true;
-  bytes_used_ += kBlockBytes;
-  directory_dirty_ = true;
-  active_ = header.number;
-  return {};
-}
-
-Status FileStore::give_up_oldest() {
-  const std::lock_guard maintenance(maintenance_mutex_);
-  return evict_oldest(Victim::sealed);
-}
-
-// Deletes the oldest segment that nobody writes to and that lets itself be deleted.
-Status FileStore::evict_oldest(Victim victim) {
-  HITIDE_RETURN_IF_ERROR(attached());
-  while (true) {
-    std::uint64_t number = 0;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [candidate, segment] : segments_) {
-        if (segment.writers > 0 || segment.stuck_until > now()) continue;
-        if (candidate == active_ && (victim == Victim::sealed || segment.end == kBlockBytes)) {
-          continue;
-        }
-        number = candidate;
-        break;
-      }
-      if (number == 0) {
-        return Status(StatusCode::resource_exhausted,
-                      fmt::format("file store in {}: {} of {} bytes are used, and no segment can "
-                                  "be deleted now: free disk space or raise the limit",
-                                  options_.path, bytes_used_, options_.bytes_max));
-      }
-      if (number == active_) active_ = 0;
-    }
-    const FileAt file = directory_.segment(number);
-    const int result = files_.unlink(file);
-    const std::lock_guard lock(mutex_);
-    const auto segment = segments_.find(number);
-    if (result == 0 || result == -ENOENT) {
-      drop(segment);
-      return {};
-    }
-    segment->second.stuck_until = now() + kStuckPause;
-    ++stats_.failures;
-    log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,
-                {{"error", errno_status(-result, "delete", file.path).to_string()}});
-  }
-}
+// ---- segments
+// ------------------------------------------------------------------------------------
 
 void FileStore::drop(std::map<std::uint64_t, Segment>::iterator segment) {
   for (const KeyHash& key : segment->second.keys) {

@@ -17,6 +17,9 @@
 // - The limit covers all segment files, those of earlier runs included, and the disk keeps
 //   disk_free_bytes_min: otherwise old segments go, and where none can go a put answers
 //   resource_exhausted. No failure of the disk ends the store or its thread.
+// - Where others have filled the disk, what is stored stays: segments go only where that can give
+//   enough space, and no more of them for a while once it did not. Puts answer resource_exhausted,
+//   almost without I/O and with one warning, until there is space.
 //
 // - Nothing is written or deleted by path. When the directory is deleted or replaced, or its lock
 //   is, while the store is open, it is somebody else's: from then on puts and removes answer
@@ -43,6 +46,7 @@
 #include <hitide/object_store.h>
 #include <hitide/result.h>
 
+#include "base/clock.h"
 #include "base/random.h"
 #include "storage/call_gate.h"
 #include "storage/file/directory.h"
@@ -59,6 +63,7 @@ struct FileStoreOptions {
   std::uint32_t scan_threads = 4;         // at start
   std::uint64_t seed = 0;                 // of segment ids; 0: from the system
   FileSystem* files = nullptr;            // null: the real one; outlives the store
+  const Clock* clock = nullptr;           // of pauses. Null: the system's; outlives the store
 };
 
 class FileStore final : public ObjectStore {
@@ -137,16 +142,34 @@ class FileStore final : public ObjectStore {
   void forget(const KeyHash& key, const Entry& entry);
   bool still(const KeyHash& key, const Entry& entry) const;
 
-  Status write_object(const PutItem& item, const KeyHash& key, std::uint64_t payload_bytes);
+  // What a put ran into.
+  enum class Bound : std::uint8_t { none, store_limit, free_reserve, disk_full };
+  static std::string_view describe(Bound bound);
+  static bool pauses_writes(Bound bound);
+  struct Refusal {
+    Status status;  // ok: none
+    Bound bound = Bound::none;
+  };
+  Refusal write_object(const PutItem& item, const KeyHash& key, std::uint64_t payload_bytes);
+  Refusal write_once(const PutItem& item, const KeyHash& key, std::uint64_t payload_bytes);
+  bool writes_paused() const;
+  void pause_writes(const Refusal& refusal);
+  void resume_writes();
   std::optional<Reservation> try_reserve(std::uint64_t bytes);
-  Result<Reservation> reserve(std::uint64_t bytes);
-  Status make_room(std::uint64_t bytes);
+  Refusal reserve(std::uint64_t bytes, Reservation& place);
+  Refusal make_room(std::uint64_t bytes);
+  Refusal make_disk_room(std::uint64_t needed);
+  bool make_way(std::uint64_t bytes);
   bool disk_has_room(std::uint64_t bytes) const;
+  std::uint64_t free_bytes() const;
+  std::uint64_t evictable_bytes() const;
+  bool eviction_allowed() const;
+  void note_eviction(bool helped);
   Status begin_segment();
-  Status give_up_oldest();
   // A disk that others have filled may cost all segments but the active one.
   enum class Victim : std::uint8_t { any, sealed };
-  Status evict_oldest(Victim victim);
+  bool evictable(std::uint64_t number, const Segment& segment, Victim victim) const;
+  Result<std::uint64_t> evict_oldest(Victim victim);              // the bytes of its file
   void drop(std::map<std::uint64_t, Segment>::iterator segment);  // the caller holds mutex_
   void publish(const Reservation& place, const KeyHash& key, std::uint64_t payload_bytes);
   void abandon(const Reservation& place);
@@ -157,6 +180,7 @@ class FileStore final : public ObjectStore {
   const FileStoreOptions options_;
   const std::uint64_t segment_bytes_;
   FileSystem& files_;
+  const Clock& clock_;
   CallGate gate_;
   StoreDirectory directory_;  // closed by close()
   std::thread sync_thread_;
@@ -178,7 +202,12 @@ class FileStore final : public ObjectStore {
   std::uint64_t next_sequence_ = 1;
   std::uint64_t bytes_used_ = 0;
   bool directory_dirty_ = false;
-  bool detached_ = false;  // the directory is not ours any more
+  TimePoint paused_until_{};      // no puts before
+  bool pause_said_ = false;       // and not yet that it has ended
+  TimePoint pause_said_until_{};  // not said again before
+  TimePoint futile_until_{};      // nothing is evicted for the disk's sake before
+  Duration futile_pause_{};       // the last one
+  bool detached_ = false;         // the directory is not ours any more
   bool stopping_ = false;
   bool stopped_ = false;
   Status last_sync_;

@@ -56,7 +56,9 @@ class FaultyFiles final : public FileSystem {
   int unlink(const FileAt& file) override {
     ++unlinks;
     if (!unremovable.empty() && file.path.find(unremovable) != std::string::npos) return -EPERM;
-    return FileSystem::unlink(file);
+    const int result = FileSystem::unlink(file);
+    if (result == 0) free_answer += freed_by_unlink;
+    return result;
   }
   std::int64_t free_bytes(int directory) override {
     const std::int64_t free = free_answer;
@@ -74,7 +76,8 @@ class FaultyFiles final : public FileSystem {
   std::atomic<int> syncs = 0;
   std::atomic<int> unlinks = 0;
   std::atomic<std::int64_t> free_answer = -1;
-  std::string unremovable;  // set before the store is used
+  std::atomic<std::int64_t> freed_by_unlink = 0;  // added to free_answer
+  std::string unremovable;                        // set before the store is used
 
  private:
   static std::span<const iovec> first_byte(std::span<const iovec> buffers) {
@@ -111,6 +114,7 @@ class FileStoreTest : public testing::Test {
     options_.sync_interval_ms = 0;
     options_.seed = 1;
     options_.files = &files_;
+    options_.clock = &clock_;
   }
   ~FileStoreTest() override {
     store_.reset();
@@ -160,6 +164,7 @@ class FileStoreTest : public testing::Test {
 
   TempDirectory directory_;
   FaultyFiles files_;
+  ManualClock clock_;  // of the store's pauses
   FileStoreOptions options_;
   std::unique_ptr<FileStore> store_;
   std::mutex log_mutex_;

@@ -43,6 +43,7 @@ FileStore::FileStore(const FileStoreOptions& options, StoreDirectory directory)
     : options_(options),
       segment_bytes_(segment_bytes_for(options)),
       files_(options.files != nullptr ? *options.files : FileSystem::real()),
+      clock_(options.clock != nullptr ? *options.clock : SystemClock::instance()),
       directory_(std::move(directory)),
       random_(seed_for(options)) {
   stats_.bytes_limit = options.bytes_max;

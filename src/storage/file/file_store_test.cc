@@ -330,42 +330,6 @@ TEST_F(FileStoreTest, FailedWritesAreInvisibleAndTheStoreGoesOn) {
   }
 }
 
-TEST_F(FileStoreTest, AFullDiskCostsTheOldestSegment) {
-  ASSERT_TRUE(open().ok());
-  const int count = fill_segments(3);
-  files_.write_errors = 1;
-  EXPECT_EQ(put("more", 3000), kOk) << "one segment went, then it fitted";
-  EXPECT_EQ(list_segments(options_.path).size(), 2u);
-  EXPECT_EQ(check("more", 3000), kOk);
-  EXPECT_EQ(check(name(0), kSize), kMiss);
-  EXPECT_GT(held(count), 0);
-}
-
-TEST_F(FileStoreTest, ADiskThatStaysFullRefusesPutsAndServesGets) {
-  ASSERT_TRUE(open().ok());
-  ASSERT_EQ(put("a", 3000), kOk);
-  for (int n = 0; n < 5; ++n) {
-    files_.write_errors = 1000;
-    const StatusCode code = put(name(n), 3000);
-    EXPECT_EQ(code, StatusCode::resource_exhausted);
-    EXPECT_EQ(check("a", 3000), kOk);
-  }
-  files_.write_errors = 0;
-  EXPECT_EQ(put("b", 3000), kOk) << "as soon as there is room";
-  EXPECT_EQ(check("b", 3000), kOk);
-}
-
-TEST_F(FileStoreTest, TheDiskKeepsItsFreeSpace) {
-  options_.disk_free_bytes_min = 1 << 20;
-  ASSERT_TRUE(open().ok());
-  fill_segments(3);
-  files_.free_answer = (1 << 20) + 1000;
-  EXPECT_EQ(put("more", 3000), StatusCode::resource_exhausted);
-  EXPECT_EQ(list_segments(options_.path).size(), 1u) << "all own segments but the last went first";
-  files_.free_answer = 100 << 20;
-  EXPECT_EQ(put("more", 3000), kOk);
-}
-
 TEST_F(FileStoreTest, TooManyOpenFilesCostNothingStored) {
   ASSERT_TRUE(open().ok());
   const int count = fill_segments(2);

@@ -25,6 +25,14 @@ std::int64_t read_block(FileSystem& files, int fd, std::uint64_t offset, Block& 
   return transfer_fully(files, Transfer::read, fd, {&buffer, 1}, offset);
 }
 
+// Answers 0 or the errno.
+int write_fully(FileSystem& files, int fd, std::span<iovec> buffers, std::uint64_t offset,
+                std::uint64_t bytes) {
+  const std::int64_t done = transfer_fully(files, Transfer::write, fd, buffers, offset);
+  if (done < 0) return static_cast<int>(-done);
+  return static_cast<std::uint64_t>(done) == bytes ? 0 : ENOSPC;
+}
+
 template <typename Buffer>
 std::uint64_t checksum_of(std::span<const Buffer> buffers) {
   if (buffers.size() == 1) return checksum64(buffers.front());
@@ -49,16 +57,19 @@ SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeade
 
 Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files, const FileAt& at,
                                                          const SegmentHeader& header) {
+  const auto failure = [&](std::string_view action, int error) {
+    const Status status = errno_status(error, action, at.path);
+    const bool full = error == ENOSPC || error == EDQUOT;
+    return full || status.code() != StatusCode::resource_exhausted
+               ? status
+               : Status(StatusCode::unavailable, std::string(status.message()));
+  };
   const int fd = files.open(at, O_RDWR | O_CREAT | O_EXCL);
-  if (fd < 0) {
-    const Status status = errno_status(-fd, "create", at.path);
-    const bool too_many_files = fd == -EMFILE || fd == -ENFILE;
-    return too_many_files ? Status(StatusCode::unavailable, std::string(status.message())) : status;
-  }
+  if (fd < 0) return failure("create", -fd);
   std::shared_ptr<SegmentFile> file(new SegmentFile(files, at.path, header, UniqueFd(fd)));
-  if (Status status = file->write_block(encode_segment(header), 0); !status.ok()) {
+  if (const int error = file->write_block(encode_segment(header), 0); error != 0) {
     files.unlink(at);
-    return status;
+    return failure("write", error);
   }
   return file;
 }
@@ -105,20 +116,14 @@ Result<SegmentScan> SegmentFile::scan() const {
   return scan;
 }
 
-Status SegmentFile::write_block(const Block& block, std::uint64_t offset) {
+int SegmentFile::write_block(const Block& block, std::uint64_t offset) {
   // Only read from: the system call's buffers are not const.
   iovec buffer{.iov_base = const_cast<std::byte*>(block.data()), .iov_len = block.size()};
-  const std::int64_t done =
-      transfer_fully(files_, Transfer::write, fd_.get(), {&buffer, 1}, offset);
-  if (done < 0) return errno_status(static_cast<int>(-done), "write", path_);
-  if (done != static_cast<std::int64_t>(kBlockBytes)) {
-    return errno_status(ENOSPC, "write", path_);
-  }
-  return {};
+  return write_fully(files_, fd_.get(), {&buffer, 1}, offset, block.size());
 }
 
-Status SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
-                          std::span<const std::span<const std::byte>> buffers) {
+int SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
+                       std::span<const std::span<const std::byte>> buffers) {
   std::vector<iovec> pieces;
   pieces.reserve(buffers.size());
   std::uint64_t payload_bytes = 0;
@@ -126,12 +131,8 @@ Status SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::str
     pieces.push_back({.iov_base = const_cast<std::byte*>(buffer.data()), .iov_len = buffer.size()});
     payload_bytes += buffer.size();
   }
-  const std::int64_t done =
-      transfer_fully(files_, Transfer::write, fd_.get(), pieces, offset + kBlockBytes);
-  if (done < 0) return errno_status(static_cast<int>(-done), "write", path_);
-  if (done != static_cast<std::int64_t>(payload_bytes)) {
-    return errno_status(ENOSPC, "write", path_);
-  }
+  const int error = write_fully(files_, fd_.get(), pieces, offset + kBlockBytes, payload_bytes);
+  if (error != 0) return error;
   return write_block(encode_record({.kind = RecordKind::object,
                                     .payload_bytes = payload_bytes,
                                     .payload_checksum = checksum_of(buffers),
@@ -185,7 +186,8 @@ Status SegmentFile::erase(const Place& place, std::string_view key) {
   auto header = match(block, place, key);
   if (!header) return {};
   header->kind = RecordKind::erased;
-  return write_block(encode_record(*header), place.offset);
+  const int error = write_block(encode_record(*header), place.offset);
+  return error == 0 ? ok_status() : errno_status(error, "write", path_);
 }
 
 Status SegmentFile::sync() const {

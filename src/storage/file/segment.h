@@ -56,8 +56,9 @@ class SegmentFile {
   Result<SegmentScan> scan() const;
 
   // Payload first, then the header, so that a process that is killed in between leaves no record.
-  Status write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
-               std::span<const std::span<const std::byte>> buffers);
+  // Answers 0 or the errno.
+  int write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
+            std::span<const std::span<const std::byte>> buffers);
 
   struct Place {
     std::uint64_t offset = 0;
@@ -79,7 +80,7 @@ class SegmentFile {
 
  private:
   SegmentFile(FileSystem& files, std::string path, const SegmentHeader& header, UniqueFd fd);
-  Status write_block(const Block& block, std::uint64_t offset);
+  int write_block(const Block& block, std::uint64_t offset);
   // The header in `block` where it is the one of this place and key, else nothing.
   std::optional<RecordHeader> match(const Block& block, const Place& place,
                                     std::string_view key) const;

@@ -1,0 +1,298 @@
+// Room for records: the store's own limit, the space that the disk keeps free, and a full disk.
+#include "storage/file/file_store.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "base/log.h"
+
+namespace hitide {
+namespace {
+
+constexpr Duration kLogInterval = std::chrono::seconds(10);
+constexpr Duration kStuckPause = std::chrono::seconds(30);
+// Short: writing goes on soon after space has come back.
+constexpr Duration kWritePause = std::chrono::seconds(1);
+constexpr Duration kWritePauseLogPause = std::chrono::seconds(60);
+// After evictions that did not help. Long, and longer each time: each try costs a segment.
+constexpr Duration kFutilePauseFirst = std::chrono::minutes(1);
+constexpr Duration kFutilePauseMost = std::chrono::hours(1);
+
+}  // namespace
+
+std::string_view FileStore::describe(Bound bound) {
+  switch (bound) {
+    case Bound::none:
+      return "none";
+    case Bound::store_limit:
+      return "the store's own limit";
+    case Bound::free_reserve:
+      return "the space that the disk keeps free";
+    case Bound::disk_full:
+      return "the disk is full";
+  }
+  return "unknown";
+}
+
+// ---- reserving ----------------------------------------------------------------------------------
+
+bool FileStore::disk_has_room(std::uint64_t bytes) const {
+  const std::int64_t free = files_.free_bytes(directory_.fd());
+  // A disk that does not say is believed to have room; the write itself will tell.
+  return free < 0 || static_cast<std::uint64_t>(free) >= bytes + options_.disk_free_bytes_min;
+}
+
+std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes) {
+  if (!disk_has_room(bytes)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  if (active_ == 0) return std::nullopt;
+  Segment& segment = segments_.at(active_);
+  const bool fits = segment.end + bytes <= segment_bytes_ || segment.end == kBlockBytes;
+  if (!fits || bytes_used_ + bytes > options_.bytes_max) return std::nullopt;
+  Reservation place{.segment = active_,
+                    .offset = segment.end,
+                    .bytes = bytes,
+                    .sequence = next_sequence_++,
+                    .file = segment.file};
+  segment.end += bytes;
+  bytes_used_ += bytes;
+  ++segment.writers;
+  return place;
+}
+
+FileStore::Refusal FileStore::reserve(std::uint64_t bytes, Reservation& place) {
+  const auto reserved = [&] {
+    auto got = try_reserve(bytes);
+    if (got) place = *std::move(got);
+    return got.has_value();
+  };
+  if (reserved()) return {};
+  const std::lock_guard maintenance(maintenance_mutex_);
+  while (!reserved()) {
+    if (Refusal refusal = make_room(bytes); !refusal.status.ok()) return refusal;
+  }
+  return {};
+}
+
+// One step towards room for a record: a segment less, or a new one. Fails when neither is possible,
+// so that the caller's loop ends.
+FileStore::Refusal FileStore::make_room(std::uint64_t bytes) {
+  const std::uint64_t needed = bytes + kBlockBytes;
+  bool full = false;
+  {
+    const std::lock_guard lock(mutex_);
+    full = bytes_used_ + needed > options_.bytes_max;
+  }
+  if (full) {
+    const auto evicted = evict_oldest(Victim::any);
+    if (evicted.ok()) return {};
+    const bool no_victim = evicted.status().code() == StatusCode::resource_exhausted;
+    return {.status = evicted.status(), .bound = no_victim ? Bound::store_limit : Bound::none};
+  }
+  if (!disk_has_room(needed)) return make_disk_room(needed);
+  Status status = begin_segment();
+  const bool disk_full = status.code() == StatusCode::resource_exhausted;
+  return {.status = std::move(status), .bound = disk_full ? Bound::disk_full : Bound::none};
+}
+
+// The disk has less than it should keep free. One old segment goes where that can help: where all
+// of them would not do, or where the last ones did not (others take the space at once), what is
+// stored is worth more.
+FileStore::Refusal FileStore::make_disk_room(std::uint64_t needed) {
+  const std::uint64_t free = free_bytes();
+  Refusal refusal{.status = Status(StatusCode::resource_exhausted,
+                                   fmt::format("the disk has {} bytes free and shall keep {}", free,
+                                               options_.disk_free_bytes_min)),
+                  .bound = Bound::free_reserve};
+  if (!eviction_allowed() || free + evictable_bytes() < needed + options_.disk_free_bytes_min) {
+    return refusal;
+  }
+  const auto evicted = evict_oldest(Victim::sealed);
+  if (!evicted.ok()) return refusal;
+  const bool helped = free_bytes() >= free + *evicted / 2;
+  note_eviction(helped);
+  return helped ? Refusal{} : refusal;
+}
+
+// For a record that did not fit on the disk, whatever the disk had said before. True: old segments
+// of at least its size have gone, and it may fit now.
+bool FileStore::make_way(std::uint64_t bytes) {
+  const std::lock_guard maintenance(maintenance_mutex_);
+  if (!eviction_allowed() || evictable_bytes() < bytes) return false;
+  std::uint64_t freed = 0;
+  while (freed < bytes) {
+    const auto evicted = evict_oldest(Victim::sealed);
+    if (!evicted.ok()) break;
+    freed += *evicted;
+  }
+  return freed > 0;
+}
+
+std::uint64_t FileStore::free_bytes() const {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(0, files_.free_bytes(directory_.fd())));
+}
+
+std::uint64_t FileStore::evictable_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::uint64_t bytes = 0;
+  for (const auto& [number, segment] : segments_) {
+    if (evictable(number, segment, Victim::sealed)) bytes += segment.end;
+  }
+  return bytes;
+}
+
+bool FileStore::eviction_allowed() const {
+  const std::lock_guard lock(mutex_);
+  return clock_.now() >= futile_until_;
+}
+
+void FileStore::note_eviction(bool helped) {
+  const std::lock_guard lock(mutex_);
+  if (helped) {
+    futile_pause_ = {};
+    return;
+  }
+  futile_pause_ = std::clamp(futile_pause_ * 2, kFutilePauseFirst, kFutilePauseMost);
+  futile_until_ = clock_.now() + futile_pause_;
+}
+
+// ---- writing and pausing ------------------------------------------------------------------------
+
+FileStore::Refusal FileStore::write_object(const PutItem& item, const KeyHash& key,
+                                           std::uint64_t payload_bytes) {
+  const std::uint64_t bytes = record_bytes(payload_bytes);
+  Refusal refusal = write_once(item, key, payload_bytes);
+  if (refusal.bound == Bound::disk_full && make_way(bytes)) {
+    refusal = write_once(item, key, payload_bytes);
+    note_eviction(refusal.bound != Bound::disk_full);
+  }
+  if (pauses_writes(refusal.bound)) pause_writes(refusal);
+  if (refusal.status.ok()) resume_writes();
+  return refusal;
+}
+
+FileStore::Refusal FileStore::write_once(const PutItem& item, const KeyHash& key,
+                                         std::uint64_t payload_bytes) {
+  Reservation place;
+  if (Refusal refusal = reserve(record_bytes(payload_bytes), place); !refusal.status.ok()) {
+    return refusal;
+  }
+  const int error = place.file->write(place.offset, place.sequence, item.key, item.buffers);
+  if (error == 0) {
+    publish(place, key, payload_bytes);
+    return {};
+  }
+  abandon(place);
+  return {.status = errno_status(error, "write", place.file->path()),
+          .bound = error == ENOSPC || error == EDQUOT ? Bound::disk_full : Bound::none};
+}
+
+// Bounds that the store cannot move by itself.
+bool FileStore::pauses_writes(Bound bound) {
+  return bound == Bound::free_reserve || bound == Bound::disk_full;
+}
+
+bool FileStore::writes_paused() const {
+  const std::lock_guard lock(mutex_);
+  return clock_.now() < paused_until_;
+}
+
+void FileStore::pause_writes(const Refusal& refusal) {
+  std::uint64_t used = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const TimePoint time = clock_.now();
+    paused_until_ = time + kWritePause;
+    if (pause_said_ || time < pause_said_until_) return;
+    pause_said_ = true;
+    pause_said_until_ = time + kWritePauseLogPause;
+    used = bytes_used_;
+  }
+  log_warning("file_store_writes_paused",
+              {{"path", options_.path},
+               {"bound", describe(refusal.bound)},
+               {"error", refusal.status.message()},
+               {"disk_free_bytes", free_bytes()},
+               {"disk_free_bytes_min", options_.disk_free_bytes_min},
+               {"bytes", used},
+               {"bytes_max", options_.bytes_max},
+               {"effect", "what is stored is still read; writing goes on when there is space"},
+               {"help", "free space on that disk, or put the store on another one"}});
+}
+
+void FileStore::resume_writes() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!std::exchange(pause_said_, false)) return;
+  }
+  log_info("file_store_writes_resumed", {{"path", options_.path}});
+}
+
+// ---- segments that begin and go -----------------------------------------------------------------
+
+Status FileStore::begin_segment() {
+  HITIDE_RETURN_IF_ERROR(attached());
+  SegmentHeader header;
+  {
+    const std::lock_guard lock(mutex_);
+    active_ = 0;  // sealed
+    header.number = next_segment_++;
+    header.id = random_.next();
+  }
+  HITIDE_ASSIGN_OR_RETURN(auto file,
+                          SegmentFile::create(files_, directory_.segment(header.number), header));
+  const std::lock_guard lock(mutex_);
+  Segment& segment = segments_[header.number];
+  segment.file = std::move(file);
+  segment.end = kBlockBytes;
+  segment.dirty = true;
+  bytes_used_ += kBlockBytes;
+  directory_dirty_ = true;
+  active_ = header.number;
+  return {};
+}
+
+bool FileStore::evictable(std::uint64_t number, const Segment& segment, Victim victim) const {
+  if (segment.writers > 0 || segment.stuck_until > clock_.now()) return false;
+  return number != active_ || (victim == Victim::any && segment.end != kBlockBytes);
+}
+
+// Deletes the oldest segment that nobody writes to and that lets itself be deleted.
+Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
+  HITIDE_RETURN_IF_ERROR(attached());
+  while (true) {
+    std::uint64_t number = 0;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto oldest = std::find_if(segments_.begin(), segments_.end(), [&](const auto& entry) {
+        return evictable(entry.first, entry.second, victim);
+      });
+      if (oldest == segments_.end()) {
+        return Status(StatusCode::resource_exhausted,
+                      fmt::format("file store in {}: its own limit of {} bytes is reached, {} are "
+                                  "used, and no segment can be deleted now: raise the limit",
+                                  options_.path, options_.bytes_max, bytes_used_));
+      }
+      number = oldest->first;
+      if (number == active_) active_ = 0;
+    }
+    const FileAt file = directory_.segment(number);
+    const int result = files_.unlink(file);
+    const std::lock_guard lock(mutex_);
+    const auto segment = segments_.find(number);
+    if (result == 0 || result == -ENOENT) {
+      const std::uint64_t bytes = segment->second.end;
+      drop(segment);
+      return bytes;
+    }
+    segment->second.stuck_until = clock_.now() + kStuckPause;
+    ++stats_.failures;
+    log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,
+                {{"error", errno_status(-result, "delete", file.path).to_string()}});
+  }
+}
+
+}  // namespace hitide
