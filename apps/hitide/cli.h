@@ -22,11 +22,15 @@ enum ExitCode : int {
 using Run = std::function<int()>;
 void add_serve(CLI::App& app, Run& run);
 void add_explain(CLI::App& app, Run& run);
+void add_doctor(CLI::App& app, Run& run);
 void add_keys(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);
 void add_options(CLI::App& app, Run& run);
 
 // "hitide COMMAND: MESSAGE" on standard error; returns `code`.
 int complain(const std::string& command, const std::string& message, int code);
+// For commands whose work is what they print: kDone when all of it is out, else kFailed with a line
+// that says why.
+int printed(const std::string& command);
 
 }  // namespace hitide::cli

@@ -1,8 +1,12 @@
 // The command line: parses arguments, calls the command. docs/cli.md is its manual.
 
+#include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <iostream>
+#include <new>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -15,6 +19,14 @@ int complain(const std::string& command, const std::string& message, int code) {
   const std::string name = command.empty() ? "hitide" : "hitide " + command;
   std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
   return code;
+}
+
+int printed(const std::string& command) {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return kDone;
+  const int error = errno == 0 ? EIO : errno;
+  return complain(command, "standard output: " + std::generic_category().message(error), kFailed);
 }
 
 namespace {
@@ -44,6 +56,7 @@ int parse_and_run(int argc, char** argv) {
   Run run;
   add_serve(app, run);
   add_explain(app, run);
+  add_doctor(app, run);
   add_keys(app, run);
   add_version(app, run);
   add_options(app, run);
@@ -53,7 +66,8 @@ int parse_and_run(int argc, char** argv) {
   try {
     app.parse(arguments);
   } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+    const int code = app.exit(help);
+    return code == kDone ? printed("") : code;
   } catch (const CLI::ParseError& error) {
     const auto given = app.get_subcommands();
     if (given.empty() && argc > 1 && argv[1][0] != '-') {
@@ -72,6 +86,8 @@ int parse_and_run(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return hitide::cli::parse_and_run(argc, argv);
+  } catch (const std::bad_alloc&) {
+    return hitide::cli::complain("", "there is not enough memory", hitide::cli::kFailed);
   } catch (const std::exception& error) {
     return hitide::cli::complain("", error.what(), hitide::cli::kFailed);
   }

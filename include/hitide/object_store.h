@@ -32,6 +32,13 @@
 
 namespace hitide {
 
+// Who talks to the store, and so which memory it can take: <hitide/registration.h>.
+enum class ClientKind : std::uint8_t {
+  local,       // files or memory of this machine: any memory will do
+  embedded,    // a real client, in a process of its own: memory that it can map
+  standalone,  // a thin client of a daemon: whole segments that it handed out or adopted
+};
+
 struct StoreCapabilities {
   std::string name;                    // "file", "memory", ...
   std::uint64_t object_bytes_max = 0;  // a larger put answers invalid_argument
@@ -40,6 +47,7 @@ struct StoreCapabilities {
   std::uint32_t buffer_alignment = 1;   // preferred alignment of buffers and sizes
   bool needs_registration = false;      // get and put only take registered memory
   bool persistent = false;              // survives a restart of this process
+  ClientKind client = ClientKind::local;
 };
 
 struct GetItem {

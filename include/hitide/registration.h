@@ -14,6 +14,8 @@
 
 #include <hitide/model_spec.h>
 #include <hitide/object_store.h>
+#include <hitide/options.h>
+#include <hitide/result.h>
 
 namespace hitide {
 
@@ -52,12 +54,6 @@ enum class RegistrationPath : std::uint8_t {
 };
 std::string_view to_string(RegistrationPath path);
 
-// Who talks to the store.
-enum class ClientKind : std::uint8_t {
-  local,       // files or memory of this machine: any memory will do
-  embedded,    // a real client: any memory that its process can see
-  standalone,  // a thin client of a daemon: whole segments that it handed out or adopted
-};
 std::string_view to_string(ClientKind kind);
 
 // Who handed out a pool's memory.
@@ -108,6 +104,25 @@ bool storage_on(std::span<const PoolRegistration> pools);
 std::string registration_text(std::span<const PoolRegistration> pools);
 // The same as a JSON list of objects.
 std::string registration_json(std::span<const PoolRegistration> pools);
+
+// Pools to try a store with.
+struct RegistrationCheck {
+  struct PoolAllocator {
+    std::string pool;
+    AllocatorKind kind = AllocatorKind::shm;
+  };
+  ModelSpec model;
+  std::uint32_t pages = 16;                         // of each pool with bytes
+  AllocatorKind allocator = AllocatorKind::shm;     // mmap or shm
+  std::vector<PoolAllocator> pool_allocators = {};  // of single pools; wins
+  bool staging_allowed = true;
+};
+// Builds the pools, opens the store, registers them with it as a cache would, and lets go of all of
+// it again: one row a pool. A store that cannot be opened is a verdict. invalid_argument: a model
+// that does not validate, an unknown pool, an allocator that no pool can have here.
+// resource_exhausted: no memory for the pools.
+Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck& check,
+                                                         const StorageOptions& storage);
 
 // The field's words over the rule. False forbids zero-copy alone; staging stays allowed.
 // store and shm: true; mmap, none, unknown: false.

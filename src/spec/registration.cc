@@ -115,6 +115,13 @@ std::uint64_t PoolMemory::bytes() const {
   return sum;
 }
 
+ClientCapabilities client_of(const StoreCapabilities& store, std::uint64_t memory_available) {
+  ClientCapabilities client;
+  client.kind = store.client;
+  client.adoption_bytes_max = memory_available;
+  return client;
+}
+
 RegistrationPath path_of(RegistrationVerdict verdict, bool staging_allowed) {
   switch (verdict) {
     case RegistrationVerdict::ok:
@@ -150,6 +157,8 @@ std::string advice_for(const PoolRegistration& pool, bool staging_allowed) {
     case RegistrationVerdict::empty_buffer:
       return fmt::format("give pool {} memory, or leave it out", pool.pool);
     case RegistrationVerdict::client_down:
+      if (pool.client == ClientKind::local)
+        return "see the reason: path, permission, or who has it";
       return "start the store, or correct MOONCAKE_MASTER; it is attached as soon as it answers";
     case RegistrationVerdict::transport_unavailable:
       return "set MOONCAKE_PROTOCOL=tcp, or name a device in MOONCAKE_DEVICE";
@@ -186,10 +195,10 @@ bool storage_on(std::span<const PoolRegistration> pools) {
 
 std::string registration_text(std::span<const PoolRegistration> pools) {
   std::string text = storage_on(pools) ? "L3 is on\n" : "L3 is off; L1 and L2 go on\n";
-  text += fmt::format("{:<15} {:>10}  {:<9} {:<10} {:<25} {:<12}\n", "pool", "size", "allocator",
+  text += fmt::format("{:<15} {:>10}  {:<9} {:<10} {:<25} {}\n", "pool", "size", "allocator",
                       "client", "verdict", "path");
   for (const PoolRegistration& pool : pools) {
-    text += fmt::format("{:<15} {:>10}  {:<9} {:<10} {:<25} {:<12}\n", pool.pool,
+    text += fmt::format("{:<15} {:>10}  {:<9} {:<10} {:<25} {}\n", pool.pool,
                         human_bytes(pool.bytes), to_string(pool.allocator), to_string(pool.client),
                         to_string(pool.verdict), to_string(pool.path));
   }

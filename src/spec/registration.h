@@ -20,6 +20,9 @@ struct ClientCapabilities {
   std::uint64_t alignment = 1;  // of addresses and lengths, >= 1
 };
 
+// What a store says of its client. memory_available: what is free now, for adoption.
+ClientCapabilities client_of(const StoreCapabilities& store, std::uint64_t memory_available);
+
 // Where a pool of this verdict goes, by the verdict alone.
 RegistrationPath path_of(RegistrationVerdict verdict, bool staging_allowed);
 

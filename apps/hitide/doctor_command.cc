@@ -1,0 +1,117 @@
+// hitide doctor: which pools a store can take as they are, and what becomes of the others.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include <hitide/registration.h>
+
+#include "cli.h"
+
+namespace hitide::cli {
+namespace {
+
+constexpr const char* kCommand = "doctor";
+
+struct Arguments {
+  std::string backend = "memory";
+  std::string directory;
+  std::string preset = "synthetic-draft";
+  std::vector<std::string> allocators;
+  bool no_staging = false;
+  bool json = false;
+};
+
+PoolSpec pool(const std::string& name, std::uint64_t page_bytes) {
+  PoolSpec spec;
+  spec.name = name;
+  spec.page_bytes = page_bytes;
+  if (page_bytes == 0) spec.kind = PoolKind::logical;
+  if (name != "kv") spec.index_source = "kv";
+  return spec;
+}
+
+ModelSpec preset(const std::string& name) {
+  ModelSpec model;
+  model.model_name = name;
+  if (name == "synthetic-draft") {
+    model.pools = {pool("kv", 1u << 20), pool("draft", 64u << 10)};
+    model.pools[1].required = false;
+    return model;
+  }
+  model.pools = {pool("kv", 0), pool("c4", 512u << 10), pool("swa", 256u << 10)};
+  model.pools[2].hit_policy = {HitPolicy::Kind::trailing_pages, 2};
+  return model;
+}
+
+// KIND for all pools, or POOL=KIND for one.
+Status set_allocator(const std::string& text, RegistrationCheck& check) {
+  const std::size_t equals = text.find('=');
+  const AllocatorKind kind =
+      allocator_kind(equals == std::string::npos ? text : text.substr(equals + 1));
+  if (kind == AllocatorKind::none || kind == AllocatorKind::unknown) {
+    return Status(StatusCode::invalid_argument,
+                  "--host-allocator: '" + text + "' is not mmap, shm or POOL=mmap|shm");
+  }
+  if (equals == std::string::npos) {
+    check.allocator = kind;
+  } else {
+    check.pool_allocators.push_back({.pool = text.substr(0, equals), .kind = kind});
+  }
+  return ok_status();
+}
+
+int examine(const Arguments& arguments) {
+  RegistrationCheck check;
+  check.model = preset(arguments.preset);
+  check.staging_allowed = !arguments.no_staging;
+  for (const std::string& text : arguments.allocators) {
+    const Status status = set_allocator(text, check);
+    if (!status.ok()) return complain(kCommand, std::string(status.message()), kUsage);
+  }
+  StorageOptions storage;
+  storage.backend = arguments.backend;
+  storage.path = arguments.directory;
+  const auto rows = check_registration(check, storage);
+  if (!rows.ok()) {
+    const bool wrong = rows.status().code() == StatusCode::invalid_argument;
+    return complain(kCommand, std::string(rows.status().message()), wrong ? kUsage : kFailed);
+  }
+  if (arguments.json) {
+    std::printf("{\"registration\":%s}\n", registration_json(*rows).c_str());
+  } else {
+    std::printf("%s", registration_text(*rows).c_str());
+  }
+  return storage_on(*rows) ? kDone : kFailed;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, Run& run) {
+  CLI::App* command = app.add_subcommand(
+      kCommand, "Try a store with pools of a preset: which of them it can take, and how.");
+  auto arguments = std::make_shared<Arguments>();
+  command->add_option("--hicache-storage-backend", arguments->backend, "The store to try.")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"file", "memory", "null"}))
+      ->type_name("BACKEND");
+  command->add_option("--directory", arguments->directory, "Directory of the file store.")
+      ->type_name("DIR");
+  command->add_option("--preset", arguments->preset, "The pools to try it with.")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"synthetic-draft", "synthetic-logical"}))
+      ->type_name("NAME");
+  command
+      ->add_option("--host-allocator", arguments->allocators,
+                   "Where the pools' memory comes from: mmap or shm; POOL=KIND for one pool.")
+      ->type_name("[POOL=]KIND");
+  command->add_flag("--no-staging", arguments->no_staging,
+                    "Turn pools off that cannot be taken as they are.");
+  command->add_flag("--json", arguments->json, "Print one JSON object: registration.");
+  command->callback([&run, arguments] { run = [arguments] { return examine(*arguments); }; });
+}
+
+}  // namespace hitide::cli
