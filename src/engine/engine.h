@@ -74,6 +74,9 @@ struct EngineInfo {
   std::string model_name;  // stem of the file
   std::string model_description;
   std::uint32_t context_length = 0;
+  // No text with more bytes fits into the context; 0: not known. Texts are measured against it
+  // before they are tokenized.
+  std::uint64_t prompt_bytes_max = 0;
   std::uint32_t page_size = 0;
   std::string kv_cache_dtype;
   bool exact = false;        // texts are bit-identical with and without the cache

@@ -1,8 +1,12 @@
 #include "engine/llama/llama_engine.h"
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include <fmt/format.h>
@@ -21,6 +25,20 @@ namespace {
 
 // A step that takes longer than this is taken for a hang.
 constexpr Duration kStepLimit = std::chrono::seconds(120);
+
+// Only of vocabularies in which every token stands for bytes of the text: elsewhere one token may
+// stand for any number of unknown characters, and 0 is the answer.
+std::uint64_t longest_token_bytes(const llama_vocab& vocabulary) {
+  const auto type = llama_vocab_type(&vocabulary);
+  if (type != LLAMA_VOCAB_TYPE_BPE && type != LLAMA_VOCAB_TYPE_SPM) return 0;
+  std::int32_t longest = 0;
+  for (TokenId token = 0; token < llama_vocab_n_tokens(&vocabulary); ++token) {
+    // Negative: what the piece needs, as there is no room.
+    const std::int32_t bytes = llama_token_to_piece(&vocabulary, token, nullptr, 0, 0, true);
+    longest = std::max(longest, std::abs(bytes));
+  }
+  return static_cast<std::uint64_t>(longest);
+}
 
 class LlamaEngine final : public Engine {
  public:
@@ -71,6 +89,8 @@ Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, 
   engine->info_ = setup.info;
   engine->model_ = std::move(setup.model);
   engine->vocabulary_ = llama_model_get_vocab(engine->model_.get());
+  engine->info_.prompt_bytes_max =
+      longest_token_bytes(*engine->vocabulary_) * engine->info_.context_length;
   HITIDE_ASSIGN_OR_RETURN(
       engine->device_,
       LlamaDevice::create(std::move(setup.context), setup.device, [self] { self->wake(); }));
@@ -278,15 +298,34 @@ void LlamaEngine::append_metrics(MetricsText& text) const {
 
 }  // namespace
 
+namespace {
+
+Result<std::unique_ptr<Engine>> open_or_say_why(const EngineOptions& options,
+                                                const CacheOptions& cache,
+                                                std::unique_ptr<ObjectStore>* store) {
+  try {
+    return LlamaEngine::open(options, cache, store);
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::resource_exhausted,
+                  fmt::format("there is not enough memory for {} and its caches; see "
+                              "--context-length, --device-tokens and --hicache-size",
+                              options.model_path));
+  } catch (const std::exception& error) {
+    return Status(StatusCode::internal, fmt::format("{}: {}", options.model_path, error.what()));
+  }
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Engine>> open_llama_engine(const EngineOptions& options,
                                                   const CacheOptions& cache) {
-  return LlamaEngine::open(options, cache, nullptr);
+  return open_or_say_why(options, cache, nullptr);
 }
 
 Result<std::unique_ptr<Engine>> open_llama_engine(const EngineOptions& options,
                                                   const CacheOptions& cache,
                                                   std::unique_ptr<ObjectStore> store) {
-  return LlamaEngine::open(options, cache, &store);
+  return open_or_say_why(options, cache, &store);
 }
 
 }  // namespace hitide
