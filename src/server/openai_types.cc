@@ -150,6 +150,15 @@ void read_content(FieldReader& fields, const std::string& where, const Json& con
   }
 }
 
+// The chat templates of llama.cpp take text up to the first NUL; the rest would be lost in silence.
+bool refuse_nul(FieldReader& fields, const std::string& where, const std::string& text) {
+  const std::size_t at = text.find('\0');
+  if (at == std::string::npos) return false;
+  fields.fail(where,
+              fmt::format("has a NUL character (\\u0000) at byte {}; chats cannot have one", at));
+  return true;
+}
+
 void read_messages(FieldReader& fields, std::vector<ChatMessage>& out) {
   const Json* messages = fields.find("messages");
   if (messages == nullptr) return fields.fail("messages", "is missing");
@@ -165,9 +174,11 @@ void read_messages(FieldReader& fields, std::vector<ChatMessage>& out) {
     }
     ChatMessage& read = out.emplace_back();
     read.role = message["role"].get<std::string>();
+    if (refuse_nul(fields, where + ".role", read.role)) return;
     if (read.role == "developer") read.role = "system";  // OpenAI's newer name for it
     if (!message.contains("content")) return fields.fail(where + ".content", "is missing");
     read_content(fields, where + ".content", message["content"], read.content);
+    if (refuse_nul(fields, where + ".content", read.content)) return;
   }
 }
 
@@ -236,6 +247,29 @@ void read_sampling(FieldReader& fields, SamplingOptions& sampling) {
   }
 }
 
+// Empty, false or zero.
+bool says_nothing(const Json& field) {
+  if (field.is_string()) return field.get_ref<const std::string&>().empty();
+  if (field.is_boolean()) return !field.get<bool>();
+  if (field.is_number()) return field.get<double>() == 0.0;
+  return field.empty();
+}
+
+void refuse_formats(FieldReader& fields) {
+  const Json* format = fields.find("response_format");
+  if (format == nullptr) return;
+  if (!format->is_object()) {
+    return fields.fail("response_format", "must be an object such as {\"type\": \"text\"}");
+  }
+  const auto type = format->find("type");
+  if (type == format->end() || !type->is_string()) {
+    return fields.fail("response_format.type", "must be a string");
+  }
+  if (*type != "text") {
+    fields.fail("response_format", "only {\"type\": \"text\"} is supported");
+  }
+}
+
 // Fields that change the answer and are not here: silence would be a wrong answer.
 void refuse_unsupported(FieldReader& fields) {
   for (const char* name : {"n", "best_of"}) {
@@ -251,17 +285,12 @@ void refuse_unsupported(FieldReader& fields) {
   if (logprobs != nullptr && *logprobs != false) fields.fail("logprobs", "is not supported");
   for (const char* name : {"tools", "functions", "logit_bias", "suffix", "audio", "guided_json"}) {
     const Json* field = fields.find(name);
-    const bool nothing = field == nullptr || field->empty() ||
-                         (field->is_string() && field->get_ref<const std::string&>().empty());
-    if (!nothing) fields.fail(name, "is not supported");
+    if (field != nullptr && !says_nothing(*field)) fields.fail(name, "is not supported");
   }
   bool echo = false;
   fields.boolean("echo", echo);
   if (echo) fields.fail("echo", "is not supported");
-  const Json* format = fields.find("response_format");
-  if (format != nullptr && format->value("type", "") != "text") {
-    fields.fail("response_format", "only {\"type\": \"text\"} is supported");
-  }
+  refuse_formats(fields);
 }
 
 void read_stream(FieldReader& fields, ApiRequest& request) {
@@ -399,19 +428,26 @@ ApiParse parse_request(ApiKind kind, std::string_view body) {
     parse.error = bad_body(fmt::format("the body is nested deeper than {} levels", kJsonDepthMax));
     return parse;
   }
+  Json json;
   try {
-    const Json json = Json::parse(body);
-    if (!json.is_object()) {
-      parse.error = bad_body("the body must be a JSON object");
-      return parse;
-    }
-    FieldReader fields(json);
-    read_fields(fields, parse.request);
-    parse.error = fields.take_error();
+    json = Json::parse(body);
   } catch (const std::exception& error) {
     // The library's text may quote the body; at most a line of it is of use.
     parse.error = bad_body(
         fmt::format("the body is not valid JSON: {}", std::string(error.what()).substr(0, 300)));
+    return parse;
+  }
+  if (!json.is_object()) {
+    parse.error = bad_body("the body must be a JSON object");
+    return parse;
+  }
+  try {
+    FieldReader fields(json);
+    read_fields(fields, parse.request);
+    parse.error = fields.take_error();
+  } catch (const Json::exception& error) {
+    parse.error = bad_body(
+        fmt::format("a field is not of its type: {}", std::string(error.what()).substr(0, 300)));
   }
   return parse;
 }

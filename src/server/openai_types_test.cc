@@ -1,5 +1,6 @@
 #include "server/openai_types.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
@@ -277,6 +278,69 @@ TEST(OpenAiError, ShapeAndStatusOfEachCode) {
   EXPECT_EQ(error_of(Status(StatusCode::internal, "m")).status, 500);
   EXPECT_EQ(error_of(Status(StatusCode::data_loss, "m")).status, 500);
   EXPECT_EQ(error_of(Status(StatusCode::internal, "why")).message, "why");
+}
+
+TEST(OpenAiParse, NulInAChatIsRefusedAndNamesTheField) {
+  const auto refused_at = [](std::string_view body, std::string_view param) {
+    const ApiParse parse = parse_request(ApiKind::chat, body);
+    ASSERT_TRUE(parse.error) << body;
+    EXPECT_EQ(parse.error->status, 400);
+    EXPECT_EQ(parse.error->param, param) << body;
+    EXPECT_NE(parse.error->message.find("NUL"), std::string::npos) << parse.error->message;
+  };
+  refused_at(R"({"messages":[{"role":"user","content":"a\u0000b"}]})", "messages[0].content");
+  refused_at(R"({"messages":[{"role":"user","content":"a"},{"role":"us\u0000er","content":"b"}]})",
+             "messages[1].role");
+  refused_at(R"({"messages":[{"role":"user","content":[{"type":"text","text":"a"},)"
+             R"({"type":"text","text":"\u0000"}]}]})",
+             "messages[0].content");
+  const ApiParse completion = parse_request(ApiKind::completion, R"({"prompt":"a\u0000b"})");
+  ASSERT_FALSE(completion.error) << completion.error->message;
+  EXPECT_EQ(completion.request.prompt_text, std::string("a\0b", 3));
+}
+
+// A field of a wrong type is said to be one: the body is JSON.
+TEST(OpenAiParse, WrongTypesNameTheFieldAndTheTypeExpected) {
+  for (const char* value : {"\"text\"", "[\"x\"]", "3", "true", "{\"type\":3}", "{}"}) {
+    const ApiParse parse = parse_request(
+        ApiKind::completion, fmt::format(R"({{"prompt":"p","response_format":{}}})", value));
+    ASSERT_TRUE(parse.error) << value;
+    EXPECT_EQ(parse.error->param.rfind("response_format", 0), 0u) << parse.error->message;
+    EXPECT_NE(parse.error->message.find("must be"), std::string::npos) << parse.error->message;
+  }
+  // Every field with every type: refused with its name or taken, never with the parser's words.
+  for (const char* field : {"prompt",          "model",        "max_tokens", "temperature",
+                            "top_k",           "seed",         "stop",       "stream",
+                            "stream_options",  "cache_salt",   "n",          "logprobs",
+                            "tools",           "logit_bias",   "echo",       "presence_penalty",
+                            "response_format", "top_logprobs", "best_of",    "suffix"}) {
+    for (const char* value : {"null", "true", "0", "-1", "1.5", "\"\"", "\"x\"", "[]", "[1]",
+                              "[[]]", "[{}]", "{}", "{\"a\":[]}", "18446744073709551615"}) {
+      const bool prompt = std::string_view(field) == "prompt";
+      const ApiParse parse = parse_request(
+          ApiKind::completion,
+          fmt::format(R"({{{}"{}":{}}})", prompt ? "" : R"("prompt":"p",)", field, value));
+      if (!parse.error) continue;
+      EXPECT_EQ(parse.error->message.rfind(field, 0), 0u)
+          << field << " " << value << ": " << parse.error->message;
+    }
+  }
+}
+
+TEST(OpenAiParse, UnsupportedFieldsThatSayNothingAreTaken) {
+  for (const char* field : {"tools", "functions", "logit_bias", "suffix"}) {
+    for (const char* value : {"null", "0", "false", "[]", "{}", "\"\""}) {
+      const ApiParse parse = parse_request(
+          ApiKind::completion, fmt::format(R"({{"prompt":"p","{}":{}}})", field, value));
+      EXPECT_FALSE(parse.error) << field << " " << value;
+    }
+    for (const char* value : {"1", "true", "[1]", "{\"a\":1}", "\"x\""}) {
+      const ApiParse parse = parse_request(
+          ApiKind::completion, fmt::format(R"({{"prompt":"p","{}":{}}})", field, value));
+      ASSERT_TRUE(parse.error) << field << " " << value;
+      EXPECT_EQ(parse.error->param, field);
+    }
+  }
 }
 
 }  // namespace
