@@ -295,15 +295,22 @@ void FileStore::publish(const Reservation& place, const KeyHash& key, std::uint6
 }
 
 // The record was not written, or not wholly. Its space is used again where nothing stands behind
-// it, else it is lost until the segment goes.
-void FileStore::abandon(const Reservation& place) {
-  const std::lock_guard lock(mutex_);
-  Segment& segment = segments_.at(place.segment);
-  --segment.writers;
-  if (segment.end == place.offset + place.bytes) {
-    segment.end = place.offset;
-    bytes_used_ -= place.bytes;
+// it, else it is lost until the segment goes. A file that may not grow any more is sealed.
+void FileStore::abandon(const Reservation& place, Bound bound) {
+  std::uint64_t final_end = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    Segment& segment = segments_.at(place.segment);
+    --segment.writers;
+    if (segment.end == place.offset + place.bytes) {
+      segment.end = place.offset;
+      bytes_used_ -= place.bytes;
+    }
+    if (bound != Bound::file_size || segment.end == kBlockBytes) return;
+    if (active_ == place.segment) active_ = 0;
+    if (segment.writers == 0) final_end = segment.end;
   }
+  if (final_end != 0) place.file->trim(final_end);
 }
 
 }  // namespace hitide

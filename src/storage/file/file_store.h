@@ -16,7 +16,8 @@
 //   for the envelope to find.
 // - The limit covers all segment files, those of earlier runs included, and the disk keeps
 //   disk_free_bytes_min: otherwise old segments go, and where none can go a put answers
-//   resource_exhausted. No failure of the disk ends the store or its thread.
+//   resource_exhausted. A file that may not grow (RLIMIT_FSIZE) is sealed as it is, and a new one
+//   begins; the program has to ignore SIGXFSZ. No failure of the disk ends the store or its thread.
 // - Where others have filled the disk, what is stored stays: segments go only where that can give
 //   enough space, and no more of them for a while once it did not. Puts answer resource_exhausted,
 //   almost without I/O and with one warning, until there is space.
@@ -143,13 +144,16 @@ class FileStore final : public ObjectStore {
   bool still(const KeyHash& key, const Entry& entry) const;
 
   // What a put ran into.
-  enum class Bound : std::uint8_t { none, store_limit, free_reserve, disk_full };
+  enum class Bound : std::uint8_t { none, store_limit, free_reserve, disk_full, file_size };
   static std::string_view describe(Bound bound);
+  static std::string_view help(Bound bound);
   static bool pauses_writes(Bound bound);
   struct Refusal {
-    Status status;  // ok: none
-    Bound bound = Bound::none;
+    Status status;              // ok: none
+    Bound bound = Bound::none;  // none: not a question of space
+    bool again = false;         // it may fit in a new segment
   };
+  static Refusal refusal_for(int error, std::string_view action, const std::string& path);
   Refusal write_object(const PutItem& item, const KeyHash& key, std::uint64_t payload_bytes);
   Refusal write_once(const PutItem& item, const KeyHash& key, std::uint64_t payload_bytes);
   bool writes_paused() const;
@@ -165,14 +169,14 @@ class FileStore final : public ObjectStore {
   std::uint64_t evictable_bytes() const;
   bool eviction_allowed() const;
   void note_eviction(bool helped);
-  Status begin_segment();
+  Refusal begin_segment();
   // A disk that others have filled may cost all segments but the active one.
   enum class Victim : std::uint8_t { any, sealed };
   bool evictable(std::uint64_t number, const Segment& segment, Victim victim) const;
   Result<std::uint64_t> evict_oldest(Victim victim);              // the bytes of its file
   void drop(std::map<std::uint64_t, Segment>::iterator segment);  // the caller holds mutex_
   void publish(const Reservation& place, const KeyHash& key, std::uint64_t payload_bytes);
-  void abandon(const Reservation& place);
+  void abandon(const Reservation& place, Bound bound);
 
   void sync_loop();
   Status sync_dirty();

@@ -12,6 +12,8 @@
 namespace hitide {
 namespace {
 
+// All are open; small ones, where files may not grow, must not use up the descriptors.
+constexpr std::size_t kSegmentsMax = 512;
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 constexpr Duration kStuckPause = std::chrono::seconds(30);
 // Short: writing goes on soon after space has come back.
@@ -33,8 +35,27 @@ std::string_view FileStore::describe(Bound bound) {
       return "the space that the disk keeps free";
     case Bound::disk_full:
       return "the disk is full";
+    case Bound::file_size:
+      return "the largest size of a file";
   }
   return "unknown";
+}
+
+std::string_view FileStore::help(Bound bound) {
+  if (bound == Bound::file_size) return "raise it (ulimit -f), or use smaller pages";
+  return "free space on that disk, or put the store on another one";
+}
+
+FileStore::Refusal FileStore::refusal_for(int error, std::string_view action,
+                                          const std::string& path) {
+  const Status status = errno_status(error, action, path);
+  const bool disk_full = error == ENOSPC || error == EDQUOT;
+  if (disk_full || error == EFBIG) {
+    return {.status = Status(StatusCode::resource_exhausted, std::string(status.message())),
+            .bound = disk_full ? Bound::disk_full : Bound::file_size};
+  }
+  // Descriptors or memory may lack too; nothing that is stored has to go for that.
+  return {.status = Status(StatusCode::unavailable, std::string(status.message()))};
 }
 
 // ---- reserving ----------------------------------------------------------------------------------
@@ -84,7 +105,7 @@ FileStore::Refusal FileStore::make_room(std::uint64_t bytes) {
   bool full = false;
   {
     const std::lock_guard lock(mutex_);
-    full = bytes_used_ + needed > options_.bytes_max;
+    full = bytes_used_ + needed > options_.bytes_max || segments_.size() >= kSegmentsMax;
   }
   if (full) {
     const auto evicted = evict_oldest(Victim::any);
@@ -93,9 +114,7 @@ FileStore::Refusal FileStore::make_room(std::uint64_t bytes) {
     return {.status = evicted.status(), .bound = no_victim ? Bound::store_limit : Bound::none};
   }
   if (!disk_has_room(needed)) return make_disk_room(needed);
-  Status status = begin_segment();
-  const bool disk_full = status.code() == StatusCode::resource_exhausted;
-  return {.status = std::move(status), .bound = disk_full ? Bound::disk_full : Bound::none};
+  return begin_segment();
 }
 
 // The disk has less than it should keep free. One old segment goes where that can help: where all
@@ -165,6 +184,7 @@ FileStore::Refusal FileStore::write_object(const PutItem& item, const KeyHash& k
                                            std::uint64_t payload_bytes) {
   const std::uint64_t bytes = record_bytes(payload_bytes);
   Refusal refusal = write_once(item, key, payload_bytes);
+  if (refusal.again) refusal = write_once(item, key, payload_bytes);
   if (refusal.bound == Bound::disk_full && make_way(bytes)) {
     refusal = write_once(item, key, payload_bytes);
     note_eviction(refusal.bound != Bound::disk_full);
@@ -185,14 +205,15 @@ FileStore::Refusal FileStore::write_once(const PutItem& item, const KeyHash& key
     publish(place, key, payload_bytes);
     return {};
   }
-  abandon(place);
-  return {.status = errno_status(error, "write", place.file->path()),
-          .bound = error == ENOSPC || error == EDQUOT ? Bound::disk_full : Bound::none};
+  Refusal refusal = refusal_for(error, "write", place.file->path());
+  refusal.again = refusal.bound == Bound::file_size && place.offset > kBlockBytes;
+  abandon(place, refusal.bound);
+  return refusal;
 }
 
 // Bounds that the store cannot move by itself.
 bool FileStore::pauses_writes(Bound bound) {
-  return bound == Bound::free_reserve || bound == Bound::disk_full;
+  return bound == Bound::free_reserve || bound == Bound::disk_full || bound == Bound::file_size;
 }
 
 bool FileStore::writes_paused() const {
@@ -220,7 +241,7 @@ void FileStore::pause_writes(const Refusal& refusal) {
                {"bytes", used},
                {"bytes_max", options_.bytes_max},
                {"effect", "what is stored is still read; writing goes on when there is space"},
-               {"help", "free space on that disk, or put the store on another one"}});
+               {"help", help(refusal.bound)}});
 }
 
 void FileStore::resume_writes() {
@@ -233,8 +254,8 @@ void FileStore::resume_writes() {
 
 // ---- segments that begin and go -----------------------------------------------------------------
 
-Status FileStore::begin_segment() {
-  HITIDE_RETURN_IF_ERROR(attached());
+FileStore::Refusal FileStore::begin_segment() {
+  if (Status status = attached(); !status.ok()) return {.status = std::move(status)};
   SegmentHeader header;
   {
     const std::lock_guard lock(mutex_);
@@ -242,8 +263,10 @@ Status FileStore::begin_segment() {
     header.number = next_segment_++;
     header.id = random_.next();
   }
-  HITIDE_ASSIGN_OR_RETURN(auto file,
-                          SegmentFile::create(files_, directory_.segment(header.number), header));
+  const FileAt at = directory_.segment(header.number);
+  int error = 0;
+  auto file = SegmentFile::create(files_, at, header, error);
+  if (file == nullptr) return refusal_for(error, "create", at.path);
   const std::lock_guard lock(mutex_);
   Segment& segment = segments_[header.number];
   segment.file = std::move(file);

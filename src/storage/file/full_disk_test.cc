@@ -1,7 +1,13 @@
 // Disks without space: which bound was hit, what the store gives up for it, and when it goes on.
 #include <cerrno>
 #include <chrono>
+#include <csignal>
+#include <cstdint>
 #include <string>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -18,9 +24,9 @@ class FullDiskTest : public FileStoreTest {
   FullDiskTest() { options_.disk_free_bytes_min = 16 * kMiB; }
   std::size_t segments() { return list_segments(options_.path).size(); }
   // Puts for a while, some time between one and the next.
-  void expect_refused(int puts, Duration between) {
+  void expect_refused(int puts, Duration between, std::size_t size = 3000) {
     for (int n = 0; n < puts; ++n) {
-      EXPECT_EQ(put("refused/" + std::to_string(n), 3000), kFull) << n;
+      EXPECT_EQ(put("refused/" + std::to_string(n), size), kFull) << n;
       clock_.advance(between);
     }
   }
@@ -143,6 +149,71 @@ TEST_F(FullDiskTest, TheStoresOwnLimitPausesNothing) {
   files_.unremovable = "";
   clock_.advance(std::chrono::seconds(30));
   EXPECT_EQ(put("more", kSize), kOk);
+}
+
+// ---- files that may not grow --------------------------------------------------------------------
+
+// Runs in a process of its own, so that its limit is its own too.
+class FileSizeTest : public FullDiskTest {
+ protected:
+  FileSizeTest() {
+    options_.bytes_max = 8 * kMiB;
+    files_.free_answer = 100 * kMiB;
+  }
+  template <typename Body>
+  void with_files_of_at_most(std::uint64_t bytes, const Body& body) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
+      const bool set = ::setrlimit(RLIMIT_FSIZE, &limit) == 0 && open().ok();
+      if (set) body();
+      store_.reset();
+      ::_exit(set && !HasFailure() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << "killed by " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "what failed stands above";
+  }
+  std::uint64_t bytes_on_disk() {
+    std::uint64_t bytes = 0;
+    for (const auto& segment : list_segments(options_.path)) bytes += segment.bytes;
+    return bytes;
+  }
+};
+
+TEST_F(FileSizeTest, SegmentsEndWhereFilesMayNotGrow) {
+  with_files_of_at_most(512 << 10, [&] {
+    for (int n = 0; n < 200; ++n) {
+      ASSERT_EQ(put(name(n), kSize), kOk) << n;
+      ASSERT_LE(bytes_on_disk(), options_.bytes_max);
+    }
+    EXPECT_GE(held(200), 60) << "as many as the limit allows, about";
+    EXPECT_EQ(check(name(199), kSize), kOk);
+    EXPECT_EQ(store_->stats().failures, 0u);
+    ASSERT_TRUE(open().ok());
+    EXPECT_GE(held(200), 60);
+  });
+}
+
+TEST_F(FileSizeTest, WhatFitsInNoFileIsRefusedAndTheRestGoesOn) {
+  with_files_of_at_most(512 << 10, [&] {
+    ASSERT_EQ(put("small", 3000), kOk);
+    expect_refused(20, std::chrono::milliseconds(300), 600 << 10);
+    EXPECT_EQ(said("bound=\"the largest size of a file\""), 1) << log_;
+    EXPECT_EQ(said("file_store_writes_paused"), 1);
+    EXPECT_EQ(files_.unlinks, 0) << "nothing has to go for that";
+    clock_.advance(std::chrono::seconds(1));
+    EXPECT_EQ(put("other", 3000), kOk);
+    EXPECT_EQ(check("small", 3000), kOk);
+    EXPECT_EQ(check("other", 3000), kOk);
+  });
+}
+
+TEST_F(FileSizeTest, FilesThatHoldNothingAreAFullStore) {
+  with_files_of_at_most(1000, [&] { expect_refused(20, std::chrono::seconds(2)); });
 }
 
 }  // namespace

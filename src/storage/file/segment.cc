@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <fmt/format.h>
 
@@ -55,23 +56,18 @@ SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeade
                          UniqueFd fd)
     : files_(files), path_(std::move(path)), header_(header), fd_(std::move(fd)) {}
 
-Result<std::shared_ptr<SegmentFile>> SegmentFile::create(FileSystem& files, const FileAt& at,
-                                                         const SegmentHeader& header) {
-  const auto failure = [&](std::string_view action, int error) {
-    const Status status = errno_status(error, action, at.path);
-    const bool full = error == ENOSPC || error == EDQUOT;
-    return full || status.code() != StatusCode::resource_exhausted
-               ? status
-               : Status(StatusCode::unavailable, std::string(status.message()));
-  };
+std::shared_ptr<SegmentFile> SegmentFile::create(FileSystem& files, const FileAt& at,
+                                                 const SegmentHeader& header, int& error) {
   const int fd = files.open(at, O_RDWR | O_CREAT | O_EXCL);
-  if (fd < 0) return failure("create", -fd);
-  std::shared_ptr<SegmentFile> file(new SegmentFile(files, at.path, header, UniqueFd(fd)));
-  if (const int error = file->write_block(encode_segment(header), 0); error != 0) {
-    files.unlink(at);
-    return failure("write", error);
+  if (fd < 0) {
+    error = -fd;
+    return nullptr;
   }
-  return file;
+  std::shared_ptr<SegmentFile> file(new SegmentFile(files, at.path, header, UniqueFd(fd)));
+  error = file->write_block(encode_segment(header), 0);
+  if (error == 0) return file;
+  files.unlink(at);
+  return nullptr;
 }
 
 Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const FileAt& at,
@@ -193,6 +189,13 @@ Status SegmentFile::erase(const Place& place, std::string_view key) {
 Status SegmentFile::sync() const {
   const int result = files_.fdatasync(fd_.get());
   return result < 0 ? errno_status(-result, "sync", path_) : ok_status();
+}
+
+void SegmentFile::trim(std::uint64_t end) {
+  struct stat info {};
+  if (::fstat(fd_.get(), &info) != 0 || static_cast<std::uint64_t>(info.st_size) <= end) return;
+  // What stays is passed over when the store is opened again.
+  if (::ftruncate(fd_.get(), static_cast<off_t>(end)) != 0) return;
 }
 
 bool SegmentFile::unlinked() const {

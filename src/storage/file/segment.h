@@ -43,10 +43,9 @@ struct SegmentScan {
 
 class SegmentFile {
  public:
-  // Creates the file with its header. It must not exist. resource_exhausted: the disk is
-  // full; unavailable: too many files are open.
-  static Result<std::shared_ptr<SegmentFile>> create(FileSystem& files, const FileAt& at,
-                                                     const SegmentHeader& header);
+  // Creates the file with its header. It must not exist. Null: `error` is the errno.
+  static std::shared_ptr<SegmentFile> create(FileSystem& files, const FileAt& at,
+                                             const SegmentHeader& header, int& error);
   // data_loss: it has no valid header, or another number's; else as open_plain().
   static Result<std::shared_ptr<SegmentFile>> open(FileSystem& files, const FileAt& at,
                                                    std::uint64_t number);
@@ -74,6 +73,8 @@ class SegmentFile {
   Status erase(const Place& place, std::string_view key);
 
   Status sync() const;
+  // Gives back what a failed write has left behind `end`. Nobody may be writing there.
+  void trim(std::uint64_t end);
   // True when the file has no name any more: what is written to it will be lost.
   bool unlinked() const;
   const std::string& path() const { return path_; }
