@@ -123,7 +123,8 @@ int serve(const GivenOptions& given) {
   if (!server.ok()) return fail(server.status(), kUnavailable);
   {
     const SignalsBlocked blocked;
-    (*server)->start([] { wake('f'); });
+    const Status started = (*server)->start([] { wake('f'); });
+    if (!started.ok()) return fail(started, kFailed);
   }
   auto engine = open_llama_engine(options->engine, options->cache);
   if (!engine.ok()) {

@@ -3,32 +3,31 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <future>
-#include <mutex>
-#include <set>
-#include <thread>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
-#include <httplib.h>
-#include <sys/socket.h>
 
 #include "base/log.h"
 #include "server/admin.h"
-#include "server/connection.h"
+#include "server/http_answer.h"
 #include "server/metrics_page.h"
 #include "server/openai_api.h"
+#include "server/socket.h"
 #include "server/worker_pool.h"
 
 namespace hitide {
 namespace {
 
-constexpr std::size_t kDrainedBodies = 4;  // so many times the largest body is read and dropped
+// Requests that may wait for the engine have threads of their own, so that probes never wait behind
+// them.
 constexpr std::size_t kSpareThreads = 32;  // beside those that wait for the engine
-constexpr std::size_t kWaitingConnectionsMax = 128;
-constexpr int kListenBacklog = 256;
-constexpr int kKeepAliveSeconds = 5;
-constexpr std::size_t kKeepAliveRequestsMax = 10'000;
+constexpr std::size_t kSlowWaitingMax = 32;
+constexpr std::size_t kQuickThreads = 4;
+constexpr std::size_t kQuickWaitingMax = 256;
+// A long context makes long bodies: token ids with their commas, and text with escapes, fit.
+constexpr std::uint64_t kBodyBytesPerToken = 32;
+constexpr std::uint64_t kBodyBytesMost = 32u << 20;
 
 struct Route {
   std::string_view path;
@@ -43,26 +42,6 @@ constexpr std::array<Route, 6> kRoutes = {{{"/health", "GET, HEAD"},
 constexpr std::string_view kExplainPrefix = "/hitide/explain/";
 constexpr std::string_view kExplainRoute = "/hitide/explain";
 constexpr std::string_view kModelPrefix = "/v1/models/";
-
-// The library's pool interface over ours. Its enqueue() answers bool in newer releases.
-class PoolAdapter final : public httplib::TaskQueue {
- public:
-  using EnqueueResult =
-      decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
-  explicit PoolAdapter(std::size_t threads_max) : pool_(threads_max, kWaitingConnectionsMax) {}
-  EnqueueResult enqueue(std::function<void()> job) override {
-    pool_.submit(std::move(job));
-    return EnqueueResult(true);
-  }
-  void shutdown() override { pool_.stop(); }
-
- private:
-  WorkerPool pool_;
-};
-
-// The socket of the request that this thread answers; the library calls the handlers of one request
-// on one thread.
-thread_local int request_fd = -1;
 
 ApiError server_error(int status, std::string code, std::string message) {
   ApiError error;
@@ -81,22 +60,6 @@ ApiError client_error(int status, std::string code, std::string message) {
   return error;
 }
 
-// For statuses that the library answers by itself.
-std::string_view library_message(int status) {
-  switch (status) {
-    case 400:
-      return "the request is no valid HTTP, or its body did not come whole";
-    case 413:
-      return "the body is too large";
-    case 414:
-      return "the address is too long";
-    case 415:
-      return "the body's encoding is not supported";
-    default:
-      return "the request cannot be answered";
-  }
-}
-
 // Takes the same time whatever the difference is.
 bool equal_secrets(std::string_view a, std::string_view b) {
   unsigned char difference = a.size() == b.size() ? 0 : 1;
@@ -106,180 +69,151 @@ bool equal_secrets(std::string_view a, std::string_view b) {
   return difference == 0;
 }
 
-void apply(const Reply& reply, httplib::Response& response) {
-  response.status = reply.status;
-  for (const auto& [name, value] : reply.headers) response.set_header(name, value);
-  if (!reply.stream) {
-    response.set_content(reply.body, reply.content_type);
-    return;
+bool lists(std::string_view methods, std::string_view method) {
+  while (!methods.empty()) {
+    const std::size_t end = methods.find(", ");
+    if (methods.substr(0, end) == method) return true;
+    methods.remove_prefix(end == std::string_view::npos ? methods.size() : end + 2);
   }
-  // All is sent in one call of the provider: between calls the library ends streams when it stops.
-  response.set_chunked_content_provider(
-      reply.content_type, [stream = reply.stream](std::size_t, httplib::DataSink& sink) {
-        bool sent = true;
-        stream([&](std::string_view piece) {
-          sent = sent && sink.write(piece.data(), piece.size());
-          return sent;
-        });
-        if (sent) sink.done();
-        return sent;
-      });
+  return false;
 }
 
-bool has_body(const httplib::Request& request) {
-  if (request.method == "POST" || request.method == "PUT" || request.method == "PATCH") return true;
-  return request.method == "DELETE" &&
-         (request.has_header("Content-Length") || request.has_header("Transfer-Encoding"));
+bool may_wait(const HttpRequest& request) {
+  return request.path == "/flush_cache" || request.method == "POST";
 }
 
 }  // namespace
 
 struct HttpServer::Impl {
-  ServerOptions options;
-  HttpLimits limits;
-  std::size_t requests_max = 0;
-  int port = 0;
-  int listen_fd = -1;
-  httplib::Server server;
+  Impl(const ServerOptions& server_options, const IntakeLimits& intake_limits,
+       std::uint32_t running_requests_max)
+      : options(server_options),
+        limits(intake_limits),
+        requests_max(std::size_t(options.queue_max) + running_requests_max),
+        quick(kQuickThreads, kQuickWaitingMax),
+        slow(requests_max + kSpareThreads, kSlowWaitingMax) {}
+
+  const ServerOptions options;
+  const IntakeLimits limits;
+  const std::size_t requests_max;
+  std::uint16_t port = 0;
   HttpCounts counts;
-  std::thread accept_thread;
   std::function<void()> on_failure;
   std::atomic<bool> stopping{false};
   std::atomic<Engine*> engine{nullptr};
   std::unique_ptr<OpenAiApi> api;  // set before `engine` is, read after it was seen
-  std::mutex busy_mutex;
-  std::set<int> busy;  // guarded by busy_mutex; sockets with a request that is being answered
+  WorkerPool quick;                // probes and what else answers at once
+  WorkerPool slow;                 // what may wait for the engine
+  std::unique_ptr<Intake> intake;
 
-  void set_up();
-  void install_handlers();
-  void note_busy(const httplib::Request& request);
-  void note_idle();
-  Status take_port();
-  void run();
-  bool authorized(const httplib::Request& request) const;
-  // `body`: nullptr for requests without one.
-  Reply dispatch(const httplib::Request& request, const std::string* body, std::string& route_name);
-  Reply generate(ApiKind kind, const std::string& body);
+  void open_intake(UniqueFd listening);
+  // What a thread does for one request.
+  struct Exchange {
+    std::shared_ptr<Connection> connection;
+    HttpRequest request;
+    std::shared_ptr<void> held;
+  };
+  void take(Exchange exchange);
+  void serve(Exchange& exchange);
+  void send_reply(const Exchange& exchange, const Reply& reply);
+  void send_stream(const Exchange& exchange, const Reply& reply, AnswerFraming framing);
+  bool authorized(const HttpRequest& request) const;
+  Reply dispatch(Exchange& exchange, std::string& route_name);
+  Reply generate(ApiKind kind, Exchange& exchange);
   Reply engine_reply(const std::string& path, Engine& ready);
-  void answer(const httplib::Request& request, httplib::Response& response,
-              const std::string* body);
-  void answer_with_body(const httplib::Request& request, httplib::Response& response,
-                        const httplib::ContentReader& reader);
 };
 
-void HttpServer::Impl::set_up() {
-  server.set_socket_options([this](socket_t fd) {
-    // Not SO_REUSEPORT, which the library would set: a second server must fail.
-    const int yes = 1;
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    listen_fd = fd;
-  });
-  server.set_tcp_nodelay(true);
-  server.set_read_timeout(limits.read_timeout_s);
-  server.set_write_timeout(limits.write_timeout_s);
-  server.set_keep_alive_timeout(kKeepAliveSeconds);
-  server.set_keep_alive_max_count(kKeepAliveRequestsMax);
-  server.set_payload_max_length(limits.body_bytes_max * kDrainedBodies);
-  install_handlers();
-}
-
-void HttpServer::Impl::install_handlers() {
-  // Everything without a body is answered here, before the library looks for a pattern.
-  server.set_pre_routing_handler([this](const httplib::Request& request, httplib::Response& reply) {
-    note_busy(request);
-    if (has_body(request)) return httplib::Server::HandlerResponse::Unhandled;
-    answer(request, reply, nullptr);
-    return httplib::Server::HandlerResponse::Handled;
-  });
-  // Called when the answer is out.
-  server.set_logger([this](const httplib::Request&, const httplib::Response&) { note_idle(); });
-  // Bodies are read by us, so that their size is bounded whatever their encoding, and to their end,
-  // so that the next request on the connection is found.
-  const auto with_body = [this](const httplib::Request& request, httplib::Response& reply,
-                                const httplib::ContentReader& reader) {
-    answer_with_body(request, reply, reader);
+void HttpServer::Impl::open_intake(UniqueFd listening) {
+  Intake::Hooks hooks;
+  hooks.on_request = [this](std::shared_ptr<Connection> connection, HttpRequest request,
+                            std::shared_ptr<void> held) {
+    take({std::move(connection), std::move(request), std::move(held)});
   };
-  server.Post(".*", httplib::Server::HandlerWithContentReader(with_body));
-  server.Put(".*", httplib::Server::HandlerWithContentReader(with_body));
-  server.Patch(".*", httplib::Server::HandlerWithContentReader(with_body));
-  server.Delete(".*", httplib::Server::HandlerWithContentReader(with_body));
-  const auto complete_error = [this](const httplib::Request&, httplib::Response& reply) {
-    if (!reply.body.empty()) return httplib::Server::HandlerResponse::Unhandled;
-    counts.count("other", reply.status);
-    const ApiError error =
-        client_error(reply.status, "bad_request", std::string(library_message(reply.status)));
-    reply.set_content(error_json(error), "application/json");
-    return httplib::Server::HandlerResponse::Handled;
+  hooks.refuse = [this](const ApiError& error) {
+    counts.count("other", error.status);
+    AnswerFraming framing;
+    framing.last = true;
+    return whole_answer_bytes(error_reply(error), framing);
   };
-  server.set_error_handler(httplib::Server::HandlerWithResponse(complete_error));
-  server.set_exception_handler(
-      [this](const httplib::Request&, httplib::Response& reply, std::exception_ptr) {
-        log_limited(LogLevel::error, "request_failed", std::chrono::seconds(1), {});
-        counts.count("other", 500);
-        reply.status = 500;
-        reply.set_content(error_json(server_error(500, "internal", "the request failed here")),
-                          "application/json");
-      });
-}
-
-void HttpServer::Impl::note_busy(const httplib::Request& request) {
-  request_fd = find_connection(request.remote_addr, request.remote_port, port);
-  const std::lock_guard lock(busy_mutex);
-  busy.insert(request_fd);
-}
-
-void HttpServer::Impl::note_idle() {
-  const std::lock_guard lock(busy_mutex);
-  busy.erase(request_fd);
-}
-
-Status HttpServer::Impl::take_port() {
-  const std::string where = fmt::format("{}:{}", options.host, options.port);
-  const auto failed = [&] {
-    const int error = errno;
-    return Status(StatusCode::unavailable,
-                  error == EADDRINUSE
-                      ? fmt::format("--port: {} is in use; stop the other server or take another "
-                                    "port",
-                                    where)
-                      : fmt::format("--host, --port: cannot listen on {}: {}", where,
-                                    std::generic_category().message(error)));
+  hooks.on_failure = [this](const std::string& why) {
+    log_error("server_stopped_accepting", {{"port", port}, {"error", why}});
+    on_failure();
   };
-  errno = 0;
-  if (options.port == 0) {
-    port = server.bind_to_any_port(options.host);
-    if (port <= 0) return failed();
-  } else {
-    if (!server.bind_to_port(options.host, static_cast<int>(options.port))) return failed();
-    port = static_cast<int>(options.port);
-  }
-  // The library's own backlog is 5; the call may be repeated.
-  if (listen_fd >= 0) ::listen(listen_fd, kListenBacklog);
-  return {};
+  intake = std::make_unique<Intake>(std::move(listening), limits, std::move(hooks));
 }
 
-void HttpServer::Impl::run() {
-  std::string why = "the listening socket failed";
+void HttpServer::Impl::take(Exchange exchange) {
+  WorkerPool& pool = may_wait(exchange.request) ? slow : quick;
+  const auto shared = std::make_shared<Exchange>(std::move(exchange));
+  if (pool.submit([this, shared] { serve(*shared); })) return;
+  const ApiError busy = server_error(503, "server_busy", "too many requests wait; try again later");
+  counts.count("other", busy.status);
+  send_reply(*shared, error_reply(busy));
+}
+
+void HttpServer::Impl::serve(Exchange& exchange) {
+  std::string route_name = "other";
+  Reply reply;
   try {
-    server.listen_after_bind();
+    reply = dispatch(exchange, route_name);
   } catch (const std::exception& error) {
-    why = error.what();
+    // Out of memory, most likely.
+    log_limited(LogLevel::error, "request_failed", std::chrono::seconds(1),
+                {{"error", error.what()}});
+    reply = error_reply(server_error(500, "internal", "the request failed here"));
   }
-  if (stopping.load()) return;
-  log_error("server_stopped_accepting", {{"port", port}, {"error", why}});
-  on_failure();
+  exchange.held.reset();
+  counts.count(route_name, reply.status);
+  send_reply(exchange, reply);
 }
 
-bool HttpServer::Impl::authorized(const httplib::Request& request) const {
+void HttpServer::Impl::send_reply(const Exchange& exchange, const Reply& reply) {
+  AnswerFraming framing;
+  framing.head_only = exchange.request.method == "HEAD";
+  framing.last = !exchange.request.keep_alive || stopping.load();
+  if (reply.stream) return send_stream(exchange, reply, framing);
+  intake->give_back(exchange.connection, whole_answer_bytes(reply, framing), framing.last);
+}
+
+// On this thread: a stream that is not read in time ends, and its generation with it.
+void HttpServer::Impl::send_stream(const Exchange& exchange, const Reply& reply,
+                                   AnswerFraming framing) {
+  framing.chunked = exchange.request.takes_chunks;
+  framing.last = framing.last || !framing.chunked;
+  const int fd = exchange.connection->fd();
+  bool sent = send_all(fd, stream_head_bytes(reply, framing), limits.send_time);
+  if (sent) {
+    reply.stream([&](std::string_view piece) {
+      sent = sent && (framing.chunked ? send_all(fd, chunk_bytes(piece), limits.send_time)
+                                      : send_all(fd, piece, limits.send_time));
+      return sent;
+    });
+  }
+  if (!sent) return;  // closed with its last owner
+  intake->give_back(exchange.connection, std::string(framing.chunked ? last_chunk() : ""),
+                    framing.last);
+}
+
+bool HttpServer::Impl::authorized(const HttpRequest& request) const {
   if (options.api_key.empty()) return true;
-  const std::string header = request.get_header_value("Authorization");
+  const std::string_view header = request.header("authorization");
   constexpr std::string_view kBearer = "Bearer ";
-  if (header.compare(0, kBearer.size(), kBearer) != 0) return false;
-  return equal_secrets(std::string_view(header).substr(kBearer.size()), options.api_key);
+  if (header.substr(0, kBearer.size()) != kBearer) return false;
+  return equal_secrets(header.substr(kBearer.size()), options.api_key);
 }
 
-Reply HttpServer::Impl::generate(ApiKind kind, const std::string& body) {
-  return api->answer(kind, body, [fd = request_fd] { return peer_gone(fd); });
+Reply HttpServer::Impl::generate(ApiKind kind, Exchange& exchange) {
+  const HttpRequest& request = exchange.request;
+  const std::string_view encoding = request.header("content-encoding");
+  const bool form = request.header("content-type").substr(0, 10) == "multipart/";
+  if (form || (!encoding.empty() && encoding != "identity")) {
+    return error_reply(client_error(415, "unsupported_media_type",
+                                    form ? "the body must be JSON, not a form"
+                                         : "the body must come without a Content-Encoding"));
+  }
+  RequestBody body{std::move(exchange.request.body), std::move(exchange.held)};
+  return api->answer(kind, std::move(body),
+                     [fd = exchange.connection->fd()] { return peer_gone(fd); });
 }
 
 // For the paths that ask an engine and have no body.
@@ -297,8 +231,8 @@ Reply HttpServer::Impl::engine_reply(const std::string& path, Engine& ready) {
   return explain_reply(ready, path.substr(kExplainPrefix.size()));
 }
 
-Reply HttpServer::Impl::dispatch(const httplib::Request& request, const std::string* body,
-                                 std::string& route_name) {
+Reply HttpServer::Impl::dispatch(Exchange& exchange, std::string& route_name) {
+  const HttpRequest& request = exchange.request;
   const std::string& path = request.path;
   const bool explain = path.compare(0, kExplainPrefix.size(), kExplainPrefix) == 0 &&
                        path.size() > kExplainPrefix.size();
@@ -316,7 +250,7 @@ Reply HttpServer::Impl::dispatch(const httplib::Request& request, const std::str
                                     model ? "/v1/models lists the one model; requests may name any"
                                           : "there is no such address here"));
   }
-  if (allowed.find(request.method) == std::string_view::npos) {
+  if (!lists(allowed, request.method)) {
     Reply reply = error_reply(
         client_error(405, "method_not_allowed", fmt::format("{} takes {}", route_name, allowed)));
     reply.headers.emplace_back("Allow", allowed);
@@ -335,70 +269,27 @@ Reply HttpServer::Impl::dispatch(const httplib::Request& request, const std::str
   if (ready == nullptr) {
     return error_reply(server_error(503, "loading", "the model is being loaded"));
   }
-  if (path == "/v1/chat/completions") return generate(ApiKind::chat, *body);
-  if (path == "/v1/completions") return generate(ApiKind::completion, *body);
+  if (path == "/v1/chat/completions") return generate(ApiKind::chat, exchange);
+  if (path == "/v1/completions") return generate(ApiKind::completion, exchange);
   return engine_reply(path, *ready);
-}
-
-void HttpServer::Impl::answer(const httplib::Request& request, httplib::Response& response,
-                              const std::string* body) {
-  std::string route_name = "other";
-  const Reply reply = dispatch(request, body, route_name);
-  counts.count(route_name, reply.status);
-  apply(reply, response);
-}
-
-void HttpServer::Impl::answer_with_body(const httplib::Request& request,
-                                        httplib::Response& response,
-                                        const httplib::ContentReader& reader) {
-  if (request.is_multipart_form_data()) {
-    const Reply reply = error_reply(
-        client_error(415, "unsupported_media_type", "the body must be JSON, not a form"));
-    counts.count("other", reply.status);
-    response.set_header("Connection", "close");
-    return apply(reply, response);
-  }
-  std::string body;
-  std::size_t bytes = 0;
-  const bool whole = reader([&](const char* data, std::size_t length) {
-    bytes += length;
-    if (bytes <= limits.body_bytes_max) body.append(data, length);
-    return bytes <= limits.body_bytes_max * kDrainedBodies;
-  });
-  if (bytes > limits.body_bytes_max || response.status == 413) {
-    const Reply reply = error_reply(
-        client_error(413, "body_too_large",
-                     fmt::format("the body is larger than {} bytes", limits.body_bytes_max)));
-    counts.count("other", reply.status);
-    return apply(reply, response);
-  }
-  if (!whole) {
-    const int status = response.status >= 400 ? response.status : 400;
-    const Reply reply = error_reply(
-        client_error(status, "bad_request", "the body did not come whole, or is not readable"));
-    counts.count("other", reply.status);
-    return apply(reply, response);
-  }
-  answer(request, response, &body);
 }
 
 HttpServer::HttpServer(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::bind(const ServerOptions& options,
                                                      std::uint32_t running_requests_max,
-                                                     const HttpLimits& limits) {
-  auto impl = std::make_unique<Impl>();
-  impl->limits = limits;
-  impl->options = options;
-  impl->requests_max = std::size_t(options.queue_max) + running_requests_max;
-  impl->set_up();
-  HITIDE_RETURN_IF_ERROR(impl->take_port());
+                                                     const IntakeLimits& limits) {
+  HITIDE_ASSIGN_OR_RETURN(ListeningSocket listening,
+                          listen_on(options.host, static_cast<std::uint16_t>(options.port)));
+  auto impl = std::make_unique<Impl>(options, limits, running_requests_max);
+  impl->port = listening.port;
+  impl->open_intake(std::move(listening.fd));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
 
 HttpServer::~HttpServer() { stop(); }
 
-std::uint16_t HttpServer::port() const { return static_cast<std::uint16_t>(impl_->port); }
+std::uint16_t HttpServer::port() const { return impl_->port; }
 
 std::string HttpServer::url() const {
   const std::string& host = impl_->options.host;
@@ -406,37 +297,32 @@ std::string HttpServer::url() const {
   return fmt::format("http://{}{}{}:{}", v6 ? "[" : "", host, v6 ? "]" : "", impl_->port);
 }
 
-void HttpServer::start(std::function<void()> on_failure) {
+Status HttpServer::start(std::function<void()> on_failure) {
   impl_->on_failure = std::move(on_failure);
-  // The library makes its pool when it has begun to listen; stop() is a no-op for it before that.
-  auto listening = std::make_shared<std::promise<void>>();
-  std::future<void> began = listening->get_future();
-  impl_->server.new_task_queue = [listening, threads = impl_->requests_max + kSpareThreads] {
-    auto* pool = new PoolAdapter(threads);
-    listening->set_value();
-    return pool;
-  };
-  impl_->accept_thread = std::thread([impl = impl_.get()] { impl->run(); });
-  began.wait();
+  if (impl_->intake->start()) return {};
+  return Status(StatusCode::resource_exhausted, "no thread or descriptor for the server");
 }
 
 void HttpServer::set_engine(Engine& engine) {
   impl_->api = std::make_unique<OpenAiApi>(engine, impl_->options,
                                            static_cast<std::uint32_t>(impl_->requests_max));
+  const std::uint64_t for_context =
+      std::min(engine.info().context_length * kBodyBytesPerToken, kBodyBytesMost);
+  impl_->intake->set_body_bytes_max(
+      std::max<std::size_t>(impl_->limits.request.body_bytes_max, for_context));
   impl_->engine.store(&engine, std::memory_order_release);
 }
 
 void HttpServer::begin_stop() {
-  if (impl_->stopping.exchange(true)) return;
-  impl_->server.stop();
-  // Those that are answering finish first: the library sends nothing to a socket it cannot read.
-  const std::lock_guard lock(impl_->busy_mutex);
-  stop_reading_connections(impl_->port, impl_->busy);
+  impl_->stopping.store(true);
+  impl_->intake->begin_stop();
 }
 
 void HttpServer::stop() {
   begin_stop();
-  if (impl_->accept_thread.joinable()) impl_->accept_thread.join();
+  impl_->slow.stop();
+  impl_->quick.stop();
+  impl_->intake->stop();
 }
 
 }  // namespace hitide

@@ -13,22 +13,18 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/intake.h"
 #include "spec/serve_options.h"
 
 namespace hitide {
 
-struct HttpLimits {
-  std::uint64_t body_bytes_max = 16u << 20;  // larger ones get 413
-  std::uint32_t read_timeout_s = 10;         // between two pieces of a request
-  std::uint32_t write_timeout_s = 30;        // for a client that does not read
-};
-
 class HttpServer {
  public:
-  // Takes the port. unavailable: it is in use or the address is not ours.
+  // Takes the port. unavailable: it is in use or the address is not ours. The body's limit grows
+  // with the engine's context.
   static Result<std::unique_ptr<HttpServer>> bind(const ServerOptions& options,
                                                   std::uint32_t running_requests_max,
-                                                  const HttpLimits& limits = {});
+                                                  const IntakeLimits& limits = {});
   ~HttpServer();  // stop()
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -39,11 +35,11 @@ class HttpServer {
 
   // Answers requests from now on. `on_failure` is called on another thread when the server can
   // accept no more connections although nobody has stopped it.
-  void start(std::function<void()> on_failure);
+  Status start(std::function<void()> on_failure);
   // Once. `engine` must live until stop() has returned.
   void set_engine(Engine& engine);
 
-  // Takes no more connections; requests that come on open ones are answered with 503.
+  // Takes no more connections; requests that are not answered yet are answered with 503.
   void begin_stop();
   // begin_stop(), then waits for the requests that are being answered: close the engine first, or
   // they take as long as their generations do. Idempotent.

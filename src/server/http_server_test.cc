@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <httplib.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <nlohmann/json.hpp>
@@ -67,6 +68,13 @@ class RawClient {
     }
     return read_;
   }
+  std::string read_to_end() { return read_until(std::string(1, '\0') + "never"); }
+  // What comes within that time.
+  std::string read_for(std::chrono::milliseconds time) {
+    pollfd entry{fd_, POLLIN, 0};
+    if (::poll(&entry, 1, static_cast<int>(time.count())) <= 0) return {};
+    return read_until("\"error\"");
+  }
   void close() {
     if (fd_ >= 0) ::close(fd_);
     fd_ = -1;
@@ -102,12 +110,12 @@ std::vector<Event> events_of(const std::string& stream) {
 class HttpServerTest : public ::testing::Test {
  protected:
   void start(ServerOptions options = {}, std::uint32_t running_max = 4,
-             const HttpLimits& limits = {}) {
+             const IntakeLimits& limits = {}) {
     options.port = 0;
     auto bound = HttpServer::bind(options, running_max, limits);
     ASSERT_TRUE(bound.ok()) << bound.status().to_string();
     server_ = std::move(*bound);
-    server_->start([this] { failures_.fetch_add(1); });
+    ASSERT_TRUE(server_->start([this] { failures_.fetch_add(1); }).ok());
     server_->set_engine(engine_);
   }
   void TearDown() override {
@@ -250,7 +258,7 @@ TEST_F(HttpServerTest, SaysLoadingUntilTheEngineIsThere) {
   ServerOptions options;
   options.port = 0;
   server_ = HttpServer::bind(options, 1).value();
-  server_->start([] {});
+  ASSERT_TRUE(server_->start([] {}).ok());
   expect_error(client().Get("/health"), 503, "loading");
   expect_error(post(kChat, chat_body(false).dump()), 503, "loading");
   server_->set_engine(engine_);
@@ -312,11 +320,12 @@ TEST_F(HttpServerTest, UnknownAddressesAndMethods) {
 }
 
 TEST_F(HttpServerTest, BodiesAreBoundedWhateverTheirEncoding) {
-  HttpLimits limits;
-  limits.read_timeout_s = 1;
-  start({}, 4, limits);
-  const std::string large(17u << 20, ' ');
-  expect_error(post(kChat, large), 413, "body_too_large");
+  start();
+  const std::string large(5u << 20, ' ');
+  const auto refused = post(kChat, large);
+  expect_error(refused, 413, "body_too_large");
+  EXPECT_NE(refused->body.find("4194304"), std::string::npos) << "the limit: " << refused->body;
+  EXPECT_EQ(refused->get_header_value("Connection"), "close");
   // Chunked, without a length to look at.
   httplib::Client one = client();
   std::size_t sent = 0;
@@ -339,16 +348,13 @@ TEST_F(HttpServerTest, BodiesAreBoundedWhateverTheirEncoding) {
   EXPECT_EQ(client().Get("/health")->status, 200);
 }
 
-TEST_F(HttpServerTest, FormsAndHalfBodiesAreRefused) {
-  HttpLimits limits;
-  limits.read_timeout_s = 1;
-  start({}, 4, limits);
+TEST_F(HttpServerTest, FormsEncodingsAndNonsenseAreRefused) {
+  start();
   httplib::MultipartFormDataItems items = {{"a", "b", "", ""}};
   expect_error(client().Post(kChat, items), 415, "unsupported_media_type");
-  RawClient half(server_->port());
-  half.send("POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 500\r\n\r\n{\"mess");
-  const std::string answer = half.read_until("\"error\"");
-  EXPECT_NE(answer.find(" 400 "), std::string::npos) << answer;
+  const httplib::Headers encoded = {{"Content-Encoding", "gzip"}};
+  expect_error(client().Post(kChat, encoded, "{}", "application/json"), 415,
+               "unsupported_media_type");
   RawClient gone(server_->port());
   gone.send("POST /v1/chat/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 500\r\n\r\n{\"mess");
   gone.shut_writing();
@@ -358,6 +364,143 @@ TEST_F(HttpServerTest, FormsAndHalfBodiesAreRefused) {
   EXPECT_NE(nonsense.read_until("\r\n\r\n").find(" 400 "), std::string::npos);
   EXPECT_TRUE(engine_.requests().empty());
   EXPECT_EQ(client().Get("/health")->status, 200);
+}
+
+// However it is stretched, a request is whole in time or refused, and its thread was never taken.
+TEST_F(HttpServerTest, ARequestComesWholeInTimeOrNotAtAll) {
+  IntakeLimits limits;
+  limits.request_time = std::chrono::seconds(1);
+  start({}, 4, limits);
+  for (const std::string& begin :
+       {std::string("GET /health HTTP/1.1\r\nA: "),
+        std::string("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 500\r\n\r\n{")}) {
+    RawClient slow(server_->port());
+    const auto started = std::chrono::steady_clock::now();
+    slow.send(begin);
+    // A byte every 100 ms: each arrives in time, the whole does not.
+    std::string answer;
+    for (int i = 0; i < 100 && answer.empty(); ++i) {
+      answer = slow.read_for(std::chrono::milliseconds(100));
+      if (answer.empty()) slow.send("x");
+    }
+    EXPECT_NE(answer.find(" 408 "), std::string::npos) << answer;
+    EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+    EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
+  }
+  EXPECT_TRUE(engine_.requests().empty());
+}
+
+TEST_F(HttpServerTest, SlowAndIdleConnectionsDoNotKeepProbesOut) {
+  engine_.hold(FakeEngine::Hold::text);
+  ServerOptions options;
+  options.queue_max = 1;
+  start(options, 1);
+  // The engine has all it takes, with more who ask.
+  std::vector<std::unique_ptr<RawClient>> clients;
+  const auto add = [&](const std::string& text) {
+    clients.push_back(std::make_unique<RawClient>(server_->port()));
+    ASSERT_TRUE(clients.back()->connected());
+    if (!text.empty()) clients.back()->send(text);
+  };
+  for (int i = 0; i < 4; ++i) {
+    add("");
+    clients.back()->send_post(kChat, chat_body(false).dump());
+  }
+  ASSERT_TRUE(engine_.wait_submitted(2));
+  // More than the server keeps, of each kind, and none of them ever ends its request.
+  for (int i = 0; i < 150; ++i) {
+    add("");
+    add("GET /health HTTP/1.1\r\nA: b\r\n");
+    add("POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Length: 500\r\n\r\n{");
+    if (i % 30 != 0) continue;
+    const auto begin = std::chrono::steady_clock::now();
+    for (const char* path : {"/health", "/metrics"}) {
+      const auto probe = client().Get(path);
+      ASSERT_TRUE(probe) << path << " with " << clients.size() << " connections";
+      EXPECT_EQ(probe->status, 200);
+    }
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(2));
+  }
+}
+
+TEST_F(HttpServerTest, HeadersAreBounded) {
+  start();
+  httplib::Client one = client();
+  const httplib::Headers large = {{"A", std::string(60'000, 'a')}};
+  EXPECT_EQ(one.Get("/health", large)->status, 200);
+  RawClient endless(server_->port());
+  endless.send("GET /health HTTP/1.1\r\n");
+  for (int i = 0; i < 8; ++i) endless.send(fmt::format("A{}: {}\r\n", i, std::string(9000, 'a')));
+  const std::string answer = endless.read_until("headers_too_large");
+  EXPECT_NE(answer.find(" 431 "), std::string::npos) << answer;
+  EXPECT_NE(answer.find("65536"), std::string::npos) << answer;
+  EXPECT_NE(answer.find("Connection: close"), std::string::npos) << answer;
+}
+
+TEST_F(HttpServerTest, ABodyIsNeverTakenForARequest) {
+  start();
+  const std::string inner = "POST /flush_cache HTTP/1.1\r\nHost: t\r\nContent-Length: 0\r\n\r\n";
+  for (const char* method : {"GET", "HEAD", "DELETE"}) {
+    RawClient raw(server_->port());
+    raw.send(fmt::format("{} /health HTTP/1.1\r\nHost: t\r\nContent-Length: {}\r\n\r\n{}", method,
+                         inner.size(), inner));
+    const std::string answer = raw.read_to_end();
+    EXPECT_EQ(answer.rfind("HTTP/1.1 400 ", 0), 0u) << answer;
+    EXPECT_EQ(answer.find("HTTP/1.1", 1), std::string::npos) << "one answer: " << answer;
+    EXPECT_EQ(answer.find("flushed"), std::string::npos) << answer;
+  }
+}
+
+TEST_F(HttpServerTest, EveryPipelinedRequestIsAnsweredInItsOrder) {
+  start();
+  RawClient raw(server_->port());
+  const std::string body = chat_body(false).dump();
+  raw.send(
+      fmt::format("GET /health HTTP/1.1\r\n\r\nGET /nowhere HTTP/1.1\r\n\r\n"
+                  "POST {} HTTP/1.1\r\nContent-Length: {}\r\n\r\n{}"
+                  "HEAD /health HTTP/1.1\r\n\r\n"
+                  "GET /v1/models HTTP/1.1\r\nConnection: close\r\n\r\n",
+                  kChat, body.size(), body));
+  const std::string answers = raw.read_to_end();
+  std::size_t at = 0;
+  for (const char* expected : {"200 OK", "\"status\":\"ok\"", "404 Not Found", "200 OK",
+                               "Hello, world", "200 OK", "200 OK", "max_model_len"}) {
+    const std::size_t found = answers.find(expected, at);
+    ASSERT_NE(found, std::string::npos) << expected << " after " << at << " in " << answers;
+    at = found + 1;
+  }
+  EXPECT_EQ(answers.find("HTTP/1.1 ", at), std::string::npos) << answers;
+}
+
+TEST_F(HttpServerTest, RangesAreIgnored) {
+  start();
+  const httplib::Headers range = {{"Range", "bytes=0-20"}};
+  httplib::Client one = client();
+  const auto chat = one.Post(kChat, range, chat_body(false).dump(), "application/json");
+  ASSERT_TRUE(chat);
+  EXPECT_EQ(chat->status, 200);
+  EXPECT_EQ(Json::parse(chat->body)["choices"][0]["message"]["content"], "Hello, world");
+  const auto models = one.Get("/v1/models", range);
+  EXPECT_EQ(models->status, 200);
+  EXPECT_EQ(Json::parse(models->body)["data"][0]["id"], "fake");
+  EXPECT_FALSE(models->has_header("Content-Range"));
+}
+
+TEST_F(HttpServerTest, WaitsForNoContinueAndSpeaksTheOlderHttp) {
+  start();
+  const std::string body = chat_body(true).dump();
+  RawClient asks(server_->port());
+  asks.send(fmt::format("POST {} HTTP/1.1\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+                        kChat, body.size()));
+  EXPECT_EQ(asks.read_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  asks.send(body);
+  EXPECT_NE(asks.read_until("[DONE]").find("world"), std::string::npos);
+  RawClient old(server_->port());
+  old.send(
+      fmt::format("POST {} HTTP/1.0\r\nContent-Length: {}\r\n\r\n{}", kChat, body.size(), body));
+  const std::string answer = old.read_to_end();
+  EXPECT_EQ(answer.find("chunked"), std::string::npos) << answer;
+  EXPECT_EQ(answer.substr(answer.size() - 15), "\ndata: [DONE]\n\n") << answer;
 }
 
 TEST_F(HttpServerTest, AsksForTheApiKey) {
@@ -384,6 +527,22 @@ TEST_F(HttpServerTest, ThePromptMustLeaveRoomInTheContext) {
   const Json body = {{"prompt", std::string(2000, 'x')}};
   expect_error(post(kCompletion, body.dump()), 400, "context_length_exceeded");
   EXPECT_TRUE(engine_.requests().empty());
+}
+
+TEST_F(HttpServerTest, PromptsThatCannotFitAreNotTokenized) {
+  start();
+  const std::string text(FakeEngine::kPromptBytesMax + 1, 'x');
+  const Json completion = {{"prompt", text}};
+  const auto refused = post(kCompletion, completion.dump());
+  expect_error(refused, 400, "context_length_exceeded");
+  EXPECT_NE(refused->body.find("4001 bytes"), std::string::npos) << refused->body;
+  EXPECT_EQ(Json::parse(refused->body)["error"]["param"], "prompt");
+  const Json half = {{"role", "user"}, {"content", text.substr(text.size() / 2)}};
+  const Json chat = {{"messages", Json::array({half, half})}};
+  const auto refused_chat = post(kChat, chat.dump());
+  expect_error(refused_chat, 400, "context_length_exceeded");
+  EXPECT_EQ(Json::parse(refused_chat->body)["error"]["param"], "messages");
+  EXPECT_EQ(engine_.tokenized_bytes_max(), 0u);
 }
 
 TEST_F(HttpServerTest, EngineRefusalsBecomeTheRightStatus) {

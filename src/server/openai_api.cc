@@ -29,6 +29,14 @@ ApiError busy_error(std::uint32_t requests_max) {
   return error;
 }
 
+ApiError too_long(ApiKind kind, std::string message) {
+  ApiError error;
+  error.param = kind == ApiKind::chat ? "messages" : "prompt";
+  error.code = "context_length_exceeded";
+  error.message = std::move(message);
+  return error;
+}
+
 // Only for results that are no answer.
 ApiError error_of_result(const GenerationResult& result) {
   if (result.finish == FinishReason::cancelled) {
@@ -89,18 +97,65 @@ OpenAiApi::OpenAiApi(Engine& engine, const ServerOptions& options, std::uint32_t
       id_prefix_(fmt::format("{:x}", std::chrono::steady_clock::now().time_since_epoch().count())),
       in_flight_(std::make_shared<std::atomic<std::uint32_t>>(0)) {}
 
-Result<GenerationRequest> OpenAiApi::prepare(ApiRequest& request) {
+std::optional<ApiError> OpenAiApi::check_prompt_bytes(const ApiRequest& request,
+                                                      std::size_t bytes) const {
+  if (info_.prompt_bytes_max == 0 || bytes <= info_.prompt_bytes_max) return std::nullopt;
+  return too_long(request.kind,
+                  fmt::format("the prompt has {} bytes; the context of {} tokens takes at most {}",
+                              bytes, info_.context_length, info_.prompt_bytes_max));
+}
+
+std::optional<ApiError> OpenAiApi::tokenize(ApiRequest& request) {
   GenerationRequest& generation = request.generation;
-  if (request.kind == ApiKind::chat) {
-    const Result<std::string> text = engine_.apply_chat_template(request.messages);
-    if (!text.ok()) return text.status().with_context("messages");
-    generation.prompt = engine_.tokenize(*text, true, true);
-  } else if (!request.prompt_tokens.empty()) {
+  std::size_t bytes = request.prompt_text.size();
+  for (const ChatMessage& message : request.messages) bytes += message.content.size();
+  if (auto error = check_prompt_bytes(request, bytes)) return error;
+  if (!request.prompt_tokens.empty()) {
     generation.prompt = std::move(request.prompt_tokens);
+  } else if (request.kind == ApiKind::chat) {
+    const Result<std::string> text = engine_.apply_chat_template(request.messages);
+    if (!text.ok()) {
+      ApiError error = error_of(text.status().with_context("messages"));
+      if (error.status == 400) error.param = "messages";
+      return error;
+    }
+    if (auto error = check_prompt_bytes(request, text->size())) return error;
+    generation.prompt = engine_.tokenize(*text, true, true);
   } else {
     generation.prompt = engine_.tokenize(request.prompt_text, true, true);
   }
-  return std::move(generation);
+  const std::size_t tokens = generation.prompt.size();
+  if (info_.context_length == 0 || tokens < info_.context_length) return std::nullopt;
+  return too_long(request.kind,
+                  fmt::format("the prompt has {} tokens; the context of {} leaves no room", tokens,
+                              info_.context_length));
+}
+
+OpenAiApi::Prepared OpenAiApi::prepare(ApiKind kind, RequestBody body) {
+  Prepared prepared;
+  if (in_flight_->load() >= requests_max_) {
+    prepared.error = busy_error(requests_max_);
+    return prepared;
+  }
+  preparing_.acquire();
+  const std::shared_ptr<void> slot(nullptr, [this](void*) { preparing_.release(); });
+  ApiParse parse = parse_request(kind, body.text);
+  body = {};
+  if (parse.error) {
+    prepared.error = std::move(parse.error);
+    return prepared;
+  }
+  if (in_flight_->fetch_add(1) >= requests_max_) {
+    in_flight_->fetch_sub(1);
+    prepared.error = busy_error(requests_max_);
+    return prepared;
+  }
+  prepared.token =
+      std::shared_ptr<void>(nullptr, [count = in_flight_](void*) { count->fetch_sub(1); });
+  prepared.request = std::move(parse.request);
+  prepared.head = head_for(prepared.request);
+  prepared.error = tokenize(prepared.request);
+  return prepared;
 }
 
 AnswerHead OpenAiApi::head_for(const ApiRequest& request) {
@@ -137,39 +192,22 @@ Reply OpenAiApi::whole_answer(const AnswerHead& head, Generation& generation,
   return reply;
 }
 
-Reply OpenAiApi::answer(ApiKind kind, std::string_view body, const ClientGone& client_gone) {
-  ApiParse parse = parse_request(kind, body);
-  if (parse.error) return error_reply(*parse.error);
-  const AnswerHead head = head_for(parse.request);
+Reply OpenAiApi::answer(ApiKind kind, RequestBody body, const ClientGone& client_gone) {
+  Prepared prepared = prepare(kind, std::move(body));
+  if (prepared.error) return error_reply(*prepared.error);
+  return start(prepared, client_gone);
+}
 
-  if (in_flight_->fetch_add(1) >= requests_max_) {
-    in_flight_->fetch_sub(1);
-    return error_reply(busy_error(requests_max_));
-  }
-  // Counts this request until both the engine and this thread have let go of it.
-  const std::shared_ptr<void> token(nullptr, [count = in_flight_](void*) { count->fetch_sub(1); });
-  Result<GenerationRequest> prepared = prepare(parse.request);
-  if (!prepared.ok()) {
-    ApiError error = error_of(prepared.status());
-    if (error.status == 400) error.param = "messages";
-    return error_reply(error);
-  }
-  const auto prompt_tokens = static_cast<std::uint32_t>(prepared->prompt.size());
-  if (info_.context_length != 0 && prompt_tokens >= info_.context_length) {
-    ApiError error;
-    error.param = kind == ApiKind::chat ? "messages" : "prompt";
-    error.code = "context_length_exceeded";
-    error.message = fmt::format("the prompt has {} tokens; the context of {} leaves no room",
-                                prompt_tokens, info_.context_length);
-    return error_reply(error);
-  }
-  prepared->label = head.id;
+Reply OpenAiApi::start(Prepared& prepared, const ClientGone& client_gone) {
+  const ApiRequest& request = prepared.request;
+  const AnswerHead& head = prepared.head;
+  prepared.request.generation.label = head.id;
   Result<std::shared_ptr<Generation>> started =
-      Generation::start(engine_, std::move(*prepared), token);
+      Generation::start(engine_, std::move(prepared.request.generation), prepared.token);
   if (!started.ok()) return error_reply(error_of(started.status()));
   const auto guard = std::make_shared<CancelOnExit>(std::move(*started));
   Generation& generation = *guard->generation;
-  if (!parse.request.stream) return whole_answer(head, generation, client_gone);
+  if (!request.stream) return whole_answer(head, generation, client_gone);
 
   Generation::Progress progress = generation.wait_admitted(kClientCheck);
   while (!progress.admitted && !progress.done && !client_gone()) {
@@ -184,7 +222,7 @@ Reply OpenAiApi::answer(ApiKind kind, std::string_view body, const ClientGone& c
   reply.headers = {{"Cache-Control", "no-cache"},
                    {std::string(kExplanationHeader), generation.explanation_id()}};
   reply.stream = [head, guard, client_gone,
-                  include_usage = parse.request.include_usage](const SendPiece& send) {
+                  include_usage = request.include_usage](const SendPiece& send) {
     stream_answer(head, include_usage, *guard->generation, client_gone, send);
   };
   return reply;

@@ -7,6 +7,8 @@
 
 #include <atomic>
 #include <memory>
+#include <optional>
+#include <semaphore>
 #include <string>
 #include <string_view>
 
@@ -23,14 +25,24 @@ class OpenAiApi {
   // answered with 503. `engine` outlives every call and every reply's stream.
   OpenAiApi(Engine& engine, const ServerOptions& options, std::uint32_t requests_max);
 
-  // Never throws; never waits for a client that has gone.
-  Reply answer(ApiKind kind, std::string_view body, const ClientGone& client_gone);
+  // Never waits for a client that has gone. `body` goes as soon as the prompt is tokens.
+  Reply answer(ApiKind kind, RequestBody body, const ClientGone& client_gone);
 
   const std::string& model_name() const { return model_name_; }
   std::uint32_t requests_in_flight() const { return in_flight_->load(); }
 
  private:
-  Result<GenerationRequest> prepare(ApiRequest& request);
+  struct Prepared {
+    ApiRequest request;
+    AnswerHead head;
+    std::shared_ptr<void> token;  // counts the request until the engine and the server let go of it
+    std::optional<ApiError> error;
+  };
+  Prepared prepare(ApiKind kind, RequestBody body);
+  // Fills in the prompt.
+  std::optional<ApiError> tokenize(ApiRequest& request);
+  std::optional<ApiError> check_prompt_bytes(const ApiRequest& request, std::size_t bytes) const;
+  Reply start(Prepared& prepared, const ClientGone& client_gone);
   AnswerHead head_for(const ApiRequest& request);
   Reply whole_answer(const AnswerHead& head, Generation& generation, const ClientGone& client_gone);
 
@@ -42,6 +54,9 @@ class OpenAiApi {
   const std::string id_prefix_;  // tells apart two runs of the server
   std::atomic<std::uint64_t> next_id_{1};
   std::shared_ptr<std::atomic<std::uint32_t>> in_flight_;
+  // Parsing and tokenizing take many times the memory of a body, and a core.
+  static constexpr std::ptrdiff_t kPreparedAtOnce = 2;
+  std::counting_semaphore<kPreparedAtOnce> preparing_{kPreparedAtOnce};
 };
 
 }  // namespace hitide

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,6 +16,12 @@ namespace hitide {
 using ClientGone = std::function<bool()>;
 // Sends a piece; false: it cannot be sent, the client is away.
 using SendPiece = std::function<bool(std::string_view piece)>;
+
+// `held` stands for the memory of `text`, and goes with it.
+struct RequestBody {
+  std::string text;
+  std::shared_ptr<void> held;
+};
 
 struct Reply {
   int status = 200;

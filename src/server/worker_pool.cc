@@ -13,20 +13,26 @@ WorkerPool::WorkerPool(std::size_t threads_max, std::size_t waiting_max)
 
 WorkerPool::~WorkerPool() { stop(); }
 
-void WorkerPool::submit(std::function<void()> job) {
-  std::unique_lock lock(mutex_);
-  room_.wait(lock, [this] { return jobs_.size() < waiting_max_; });
+bool WorkerPool::submit(std::function<void()>&& job) {
+  const std::lock_guard lock(mutex_);
+  if (stopping_ || jobs_.size() + running_ >= threads_max_ + waiting_max_) return false;
   jobs_.push_back(std::move(job));
   if (idle_ < jobs_.size() && threads_.size() < threads_max_) {
     try {
       threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
-      // The threads that run take the job; with none the next submit tries again.
+      // The threads that run take the job.
       log_limited(LogLevel::warning, "server_thread_not_started", std::chrono::seconds(10),
                   {{"threads", threads_.size()}, {"error", error.what()}});
+      if (threads_.empty()) {
+        job = std::move(jobs_.back());
+        jobs_.pop_back();
+        return false;
+      }
     }
   }
   job_ready_.notify_one();
+  return true;
 }
 
 void WorkerPool::work() {
@@ -36,9 +42,9 @@ void WorkerPool::work() {
     job_ready_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
     --idle_;
     if (jobs_.empty()) return;  // stopping
-    const std::function<void()> job = std::move(jobs_.front());
+    std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
-    room_.notify_one();
+    ++running_;
     lock.unlock();
     try {
       job();
@@ -49,7 +55,9 @@ void WorkerPool::work() {
       log_limited(LogLevel::error, "server_job_failed", std::chrono::seconds(1),
                   {{"error", "unknown exception"}});
     }
+    job = nullptr;  // what it holds goes now, not with the next one
     lock.lock();
+    --running_;
   }
 }
 

@@ -1,5 +1,5 @@
 // WorkerPool: threads that answer connections. They are started as they are needed, up to a limit;
-// beyond it jobs wait in a bounded queue, and beyond that submit() waits.
+// beyond it jobs wait in a bounded queue, and beyond that they are refused.
 #pragma once
 
 #include <condition_variable>
@@ -20,8 +20,9 @@ class WorkerPool {
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // Runs `job` on some thread. Waits while the queue is full. Must not be called after stop().
-  void submit(std::function<void()> job);
+  // Runs `job` on some thread; never waits. False: the queue is full, stop() has begun, or no
+  // thread can be had; `job` is left as it was.
+  bool submit(std::function<void()>&& job);
   // Runs what has been submitted, then joins all threads. Idempotent.
   void stop();
 
@@ -32,10 +33,10 @@ class WorkerPool {
   const std::size_t waiting_max_;
   std::mutex mutex_;
   std::condition_variable job_ready_;
-  std::condition_variable room_;
   std::deque<std::function<void()>> jobs_;  // guarded by mutex_
   std::vector<std::thread> threads_;        // guarded by mutex_
   std::size_t idle_ = 0;                    // guarded by mutex_
+  std::size_t running_ = 0;                 // guarded by mutex_; jobs
   bool stopping_ = false;                   // guarded by mutex_
 };
 

@@ -4,6 +4,7 @@
 // One token is one byte of the prompt. Threading: any; the sinks are called on its own thread.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <map>
@@ -66,13 +67,24 @@ class FakeEngine final : public Engine {
     EngineInfo info;
     info.model_name = "fake";
     info.context_length = 2000;
+    info.prompt_bytes_max = kPromptBytesMax;
     info.page_size = 32;
     info.kv_cache_dtype = "q8_0";
     info.cache_on = true;
     info.storage_backend = "memory";
     return info;
   }
+  static constexpr std::size_t kPromptBytesMax = 4000;
+  // The most bytes that were tokenized at once.
+  std::size_t tokenized_bytes_max() const {
+    const std::lock_guard lock(mutex_);
+    return tokenized_bytes_max_;
+  }
   std::vector<TokenId> tokenize(std::string_view text, bool, bool) const override {
+    {
+      const std::lock_guard lock(mutex_);
+      tokenized_bytes_max_ = std::max(tokenized_bytes_max_, text.size());
+    }
     std::vector<TokenId> tokens;
     for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
     return tokens;
@@ -245,6 +257,7 @@ class FakeEngine final : public Engine {
   Status flush_result_;
   std::uint64_t last_id_ = 0;
   std::size_t cancelled_ = 0;
+  mutable std::size_t tokenized_bytes_max_ = 0;
   bool closed_ = false;
   std::thread thread_;  // last: it uses all of the above
 };
