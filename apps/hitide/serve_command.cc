@@ -3,6 +3,7 @@
 // The first SIGTERM or SIGINT ends the requests, drains the cache and exits with 0; a second one
 // exits at once. Before the model is loaded there is nothing to lose, and the first one does.
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -28,6 +29,7 @@ namespace {
 
 constexpr Duration kDrainTime = std::chrono::seconds(5);
 constexpr const char* kCommand = "serve";
+constexpr std::uint32_t kDeviceTokensMin = 64;  // the least --context-length
 
 std::atomic<bool> graceful{false};  // a signal asks; otherwise it ends the program
 int wake_pipe[2] = {-1, -1};        // written by the handler, read by the main thread
@@ -51,6 +53,8 @@ bool install_signals() {
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);
   std::signal(SIGPIPE, SIG_IGN);
+  // A store that reaches `ulimit -f` fails to write, which it can handle.
+  std::signal(SIGXFSZ, SIG_IGN);
   return sigaction(SIGTERM, &action, nullptr) == 0 && sigaction(SIGINT, &action, nullptr) == 0;
 }
 
@@ -85,8 +89,24 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
+// The engine holds whole pages: takes what is beyond the last one off, and refuses what is then too
+// small in the option's own words.
+Status settle_device_tokens(EngineOptions& engine) {
+  const std::uint32_t given = engine.device_tokens;
+  if (given == 0) return {};
+  engine.device_tokens -= given % engine.page_size;
+  const std::uint32_t least = std::max(engine.context_length, kDeviceTokensMin);
+  if (engine.device_tokens >= least) return {};
+  return Status(StatusCode::invalid_argument,
+                "--device-tokens: " + std::to_string(given) + " is " +
+                    std::to_string(given / engine.page_size) + " whole pages of --page-size " +
+                    std::to_string(engine.page_size) + ", and one request needs " +
+                    std::to_string(least) + " tokens");
+}
+
 Result<ServeOptions> read_options(const GivenOptions& given) {
   ServeOptions options;
+  bool no_store_path = false;
   std::vector<std::string> names;
   for (const auto& [name, value] : given) {
     HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
@@ -101,8 +121,11 @@ Result<ServeOptions> read_options(const GivenOptions& given) {
     options.cache.storage.path =
         default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
                            environment("XDG_CACHE_HOME"), environment("HOME"));
+    no_store_path = options.cache.storage.path.empty();
   }
   HITIDE_RETURN_IF_ERROR(settle_options(options, names));
+  HITIDE_RETURN_IF_ERROR(settle_device_tokens(options.engine));
+  if (no_store_path && options.cache.enabled) warn_of_no_store_path();
   return options;
 }
 
@@ -162,7 +185,7 @@ int run_serve(const CLI::App& command, const GivenOptions& given, bool print_def
   }
   if (print_defaults) {
     std::fputs(defaults_text().c_str(), stdout);
-    return kDone;
+    return printed(kCommand);
   }
   return serve(given);
 }

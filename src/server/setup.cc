@@ -70,6 +70,13 @@ std::string default_store_path(const std::string& sglang_directory,
   return {};
 }
 
+void warn_of_no_store_path() {
+  log_warning("no_store_path",
+              {{"missing",
+                "the key path of --hicache-storage-backend-extra-config, or one of HOME, "
+                "XDG_CACHE_HOME (absolute) and SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"}});
+}
+
 Status check_model_file(const std::string& path) {
   const auto refuse = [&](std::string_view why) {
     return Status(StatusCode::invalid_argument, fmt::format("--model-path: {}: {}", path, why));

@@ -23,6 +23,9 @@ Result<std::string> read_storage_config(const std::string& text);
 std::string default_store_path(const std::string& sglang_directory,
                                const std::string& xdg_cache_home, const std::string& home);
 
+// Says in the log what would name a directory for the file store.
+void warn_of_no_store_path();
+
 // Finds what is wrong with a model path before minutes of loading, in words: not there, a
 // directory, not readable, not GGUF.
 Status check_model_file(const std::string& path);
