@@ -70,12 +70,12 @@ int explain(const Arguments& arguments) {
   }
   if (arguments.json) {
     std::fputs(answer->body.c_str(), stdout);
-    return kDone;
+    return printed(kCommand);
   }
   const Result<std::string> text = explanation_text(answer->body);
   if (!text.ok()) return complain(kCommand, std::string(text.status().message()), kFailed);
   std::fputs(text->c_str(), stdout);
-  return kDone;
+  return printed(kCommand);
 }
 
 }  // namespace

@@ -19,6 +19,9 @@ namespace {
 
 constexpr const char* kCommand = "keys";
 constexpr std::size_t kNamespaceDigits = 64;
+constexpr std::uint32_t kPageSizeMax = 1024;  // as for serve
+constexpr std::size_t kPoolNameMax = 15;      // of docs/formats/object_key.md, as its characters
+constexpr const char* kPoolNameCharacters = "abcdefghijklmnopqrstuvwxyz0123456789_";
 
 struct Arguments {
   std::string tokens_file;
@@ -59,6 +62,13 @@ int print_keys(const Arguments& arguments) {
   if (!name_space.empty() && (name_space.size() != kNamespaceDigits || !hex)) {
     return complain(kCommand, "--namespace: must be 64 lower-case hex digits", kUsage);
   }
+  const std::string& pool = arguments.pool;
+  if (pool.empty() || pool.size() > kPoolNameMax ||
+      pool.find_first_not_of(kPoolNameCharacters) != std::string::npos) {
+    return complain(kCommand,
+                    "--pool: '" + pool + "' is no name of a pool: 1 to 15 of a-z, 0-9 and '_'",
+                    kUsage);
+  }
   const auto tokens = read_tokens(arguments.tokens_file);
   if (!tokens.ok()) return complain(kCommand, std::string(tokens.status().message()), kUsage);
   PageHashOptions options;
@@ -74,13 +84,13 @@ int print_keys(const Arguments& arguments) {
   if (!name_space.empty()) out["object_keys"] = nlohmann::ordered_json::array();
   for (const PageKey& key : *hashes) {
     const std::string page = key.to_hex();
-    const std::string object = name_space + "/" + page + "/" + arguments.pool + ".t0-p0-c0";
+    const std::string object = name_space + "/" + page + "/" + pool + ".t0-p0-c0";
     out["page_hashes"].push_back(page);
     if (!name_space.empty()) out["object_keys"].push_back(object);
     if (!arguments.json) std::printf("%s\n", (name_space.empty() ? page : object).c_str());
   }
   if (arguments.json) std::printf("%s\n", out.dump().c_str());
-  return kDone;
+  return printed(kCommand);
 }
 
 }  // namespace
@@ -93,7 +103,7 @@ void add_keys(CLI::App& app, Run& run) {
       ->type_name("FILE");
   command->add_option("--page-size", arguments->page_size, "Tokens of a page.")
       ->capture_default_str()
-      ->check(CLI::Range(1u, 1u << 20))
+      ->check(CLI::Range(1u, kPageSizeMax))
       ->type_name("TOKENS");
   command->add_option("--extra-key", arguments->extra_key, "Adapter or other namespace.");
   command->add_option("--cache-salt", arguments->cache_salt, "Tenant.");

@@ -14,7 +14,7 @@ void add_version(CLI::App& app, Run& run) {
   command->callback([&run] {
     run = [] {
       std::printf("hitide %s\nllama.cpp %s\n", HITIDE_VERSION, HITIDE_LLAMA_COMMIT);
-      return kDone;
+      return printed("version");
     };
   });
 }
@@ -25,7 +25,7 @@ void add_options(CLI::App& app, Run& run) {
   command->callback([&run] {
     run = [] {
       std::fputs(options_markdown().c_str(), stdout);
-      return kDone;
+      return printed("options");
     };
   });
 }

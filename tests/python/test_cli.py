@@ -5,6 +5,7 @@ import json
 import os
 import re
 import socket
+import subprocess
 import threading
 
 import pytest
@@ -120,6 +121,47 @@ def test_an_address_that_is_not_ours(program, model):
     assert "192.0.2.1" in complaint(result, UNAVAILABLE)
 
 
+def test_a_host_that_is_no_address_is_named_with_the_reason(program, model):
+    for host in ("256.1.1.1", "no such host", "name.invalid"):
+        result = run_program(program, "serve", "-m", model, "--host", host, "--port", "0")
+        line = complaint(result, UNAVAILABLE)
+        assert "--host" in line and host in line and "Success" not in line
+
+
+@pytest.mark.parametrize("arguments", [
+    ["--device-tokens", "60"],
+    ["--device-tokens", "60", "--disable-radix-cache"],
+    ["--device-tokens", "100", "--context-length", "100"],
+    ["--device-tokens", "1000", "--page-size", "1024", "--prefill-chunk", "1024"],
+])
+def test_device_tokens_that_hold_no_context_are_named(program, model, arguments):
+    result = run_program(program, "serve", "-m", model, "--port", "0", *arguments)
+    line = complaint(result, USAGE)
+    assert f"--device-tokens: {arguments[1]} " in line
+
+
+def test_device_tokens_are_whole_pages(program, model):
+    server = Server(program, model, "--disable-radix-cache", "--device-tokens", "100")
+    try:
+        assert server.wait_ready().client.models.list().data[0].max_model_len == 96
+    finally:
+        server.kill()
+
+
+def test_what_cannot_be_printed_is_a_failure(program, tmp_path):
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text(json.dumps(list(range(64))))
+    for arguments in (["version"], ["options"], ["--help"], ["serve", "--print-defaults"],
+                      ["keys", "--tokens-file", str(tokens)],
+                      ["keys", "--json", "--tokens-file", str(tokens)]):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            result = subprocess.run([program, *arguments], stdout=full, stderr=subprocess.PIPE,
+                                    text=True, timeout=60, check=False)
+        assert result.returncode == FAILED, arguments
+        assert len(result.stderr.splitlines()) == 1, arguments
+        assert "No space left" in result.stderr, arguments
+
+
 def test_help_everywhere(program):
     for arguments in (["--help"], ["serve", "--help"], ["explain", "--help"], ["keys", "--help"],
                       ["version", "--help"]):
@@ -197,6 +239,21 @@ class TestKeys:
         assert out["object_keys"] == [f"{'ab' * 32}/{key}/kv.t0-p0-c0"
                                       for key in out["page_hashes"]]
         assert "--namespace" in complaint(self.keys(program, tmp_path, "--namespace", "xy"), USAGE)
+
+    def test_pool_names_are_those_of_the_format(self, program, tmp_path):
+        namespace = ["--namespace", "ab" * 32]
+        for pool in ("", "../x", "a.b", "a/b", "KV", "a" * 16, "a b"):
+            for more in ([], namespace):
+                line = complaint(self.keys(program, tmp_path, "--pool", pool, *more), USAGE)
+                assert "--pool" in line
+        for pool in ("kv", "k_2", "a" * 15):
+            result = self.keys(program, tmp_path, "--pool", pool, *namespace)
+            assert f"/{pool}.t0-p0-c0\n" in result.stdout
+
+    def test_page_sizes_are_those_of_serve(self, program, tmp_path):
+        assert self.keys(program, tmp_path, "--page-size", "1024").returncode == DONE
+        assert "--page-size" in complaint(self.keys(program, tmp_path, "--page-size", "1025"),
+                                          USAGE)
 
     def test_wrong_files(self, program, tmp_path):
         for tokens in ({"a": 1}, ["a"], [1.5], [-1], [1 << 40]):
