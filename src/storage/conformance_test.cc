@@ -1,4 +1,5 @@
 // Runs the conformance suite over every backend of this layer.
+#include "storage/breaker.h"
 #include "storage/file/file_store.h"
 #include "storage/memory/memory_store.h"
 #include "storage/null/null_store.h"
@@ -23,6 +24,13 @@ StoreUnderTest open_fault() {
           .store = std::make_unique<FaultStore>(std::make_unique<MemoryStore>(8u << 20))};
 }
 
+// As good as what it keeps calls from.
+StoreUnderTest open_breaker() {
+  return {.surroundings = nullptr,
+          .store = std::make_unique<BreakerStore>(std::make_unique<MemoryStore>(8u << 20),
+                                                  BreakerOptions{})};
+}
+
 StoreUnderTest open_file() {
   auto directory = std::make_shared<TempDirectory>();
   FileStoreOptions options;
@@ -40,6 +48,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, ObjectStoreSuite,
                                          StoreKind{
                                              .name = "null", .open = open_null, .keeps = false},
                                          StoreKind{.name = "fault", .open = open_fault},
+                                         StoreKind{.name = "breaker", .open = open_breaker},
                                          StoreKind{.name = "file", .open = open_file}),
                          [](const auto& kind) { return kind.param.name; });
 
