@@ -85,7 +85,8 @@ int examine(const Arguments& arguments) {
   } else {
     std::printf("%s", registration_text(*rows).c_str());
   }
-  return storage_on(*rows) ? kDone : kFailed;
+  const int code = printed(kCommand);
+  return storage_on(*rows) ? code : kFailed;
 }
 
 }  // namespace
