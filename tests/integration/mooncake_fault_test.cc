@@ -79,6 +79,13 @@ class MooncakeFaultTest : public testing::Test {
     return code;
   }
 
+  // The bytes that the store has in all, once they are so many or patience ends.
+  static std::uint64_t until_limit(const MooncakeStore& store, std::uint64_t wanted) {
+    const TimePoint end = soon();
+    while (store.stats().bytes_limit != wanted && now() < end) std::this_thread::yield();
+    return store.stats().bytes_limit;
+  }
+
   MooncakeStack stack_;
   MooncakeOptions options_;
 };
@@ -330,6 +337,29 @@ TEST_F(MooncakeFaultTest, AStoreThatIsDownAtFirstIsAttachedWhenItComes) {
   EXPECT_EQ(until(kOk, [&] { return put_object(*store, "k", memory.bytes().subspan(0, 100)); }),
             kOk);
   EXPECT_GE(store->counts().zero_copy_items, 1u) << "registered before there was an agent";
+}
+
+// Memory that this machine gives: held by an owner of ours, which outlives agents and unmounts.
+TEST_F(MooncakeFaultTest, OurOwnersObjectsOutliveAgentsAndItUnmounts) {
+  stack_.tell("kill-owner");
+  const auto watcher = open();
+  ASSERT_TRUE(watcher);
+  ASSERT_EQ(until_limit(*watcher, 0), 0u) << "the dead owner's segment is dropped";
+  options_.global_segment_size = 32u << 20;
+  const auto store = open();
+  ASSERT_TRUE(store);
+  EXPECT_EQ(until_limit(*watcher, 32u << 20), 32u << 20);
+  const int owner = store->owner_pid();
+  ASSERT_GT(owner, 0);
+  ASSERT_EQ(put_object(*store, "k", bytes_of("k", 100'000)), kOk);
+  ::kill(store->agent_pid(), SIGKILL);
+  EXPECT_EQ(until(kOk, [&] { return check_object(*store, "k", 100'000); }), kOk);
+  EXPECT_EQ(store->owner_pid(), owner);
+  EXPECT_TRUE(store->owner_mounted());
+  EXPECT_TRUE(store->close(soon()).ok());
+  EXPECT_EQ(::kill(owner, 0), -1);
+  EXPECT_EQ(watcher->stats().bytes_limit, 0u) << "it unmounted, and did not just die";
+  EXPECT_EQ(check_object(*watcher, "k", 100'000), kMiss);
 }
 
 TEST_F(MooncakeFaultTest, AClosedStoreLeavesNoProcess) {

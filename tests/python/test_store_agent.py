@@ -569,13 +569,29 @@ def test_the_master_is_asked_for_its_numbers():
 
 def test_the_owner_reads_its_settings():
     lines = iter(["global_segment_size=1024\n", "protocol=rdma\n", "device_name=a=b\n", "\n",
-                  "clear\n"])
+                  "clear\n", "nonsense\n"])
     settings = owner.read_settings(lines)
     assert settings["global_segment_size"] == "1024"
     assert settings["protocol"] == "rdma"
     assert settings["device_name"] == "a=b"
     assert settings["metadata_server"] == "P2PHANDSHAKE"
     said = []
-    owner.serve(types.SimpleNamespace(remove_all=lambda force: 7 if force else -1), lines,
+    commands = owner.Commands(lines)
+    owner.serve(types.SimpleNamespace(remove_all=lambda force: 7 if force else -1), commands,
                 said.append)
     assert said == ["cleared 7"]
+    assert commands.closed.is_set()
+
+
+def test_the_owner_tries_until_it_is_mounted(monkeypatch):
+    monkeypatch.setattr(owner, "RETRY_PAUSE_S", 0.001)
+    codes = [-1, -1, 0]
+    stores = types.SimpleNamespace(MooncakeDistributedStore=lambda: types.SimpleNamespace(
+        setup=lambda *args, tenant_id: codes.pop(0), get_hostname=lambda: "h:1"))
+    settings = {**owner.DEFAULTS, "global_segment_size": "1024", "master_server_address": "m:1"}
+    said = []
+    assert owner.mount(stores, settings, threading.Event(), said.append) is not None
+    assert said == ["failed -1", "failed -1", "ready h:1"]
+    closed = threading.Event()
+    closed.set()
+    assert owner.mount(stores, settings, closed, said.append) is None

@@ -1,18 +1,24 @@
-"""python -m hitide.store_agent.owner PARENT_PID: owns a segment of the store.
+"""python -m hitide.store_agent.owner [--socket] PARENT_PID: owns a segment of the store.
 
-Its settings come as name=value lines on standard input, ended by an empty line; it answers
-`ready HOST:PORT`, or `failed CODE` and ends. It is never killed for a slow call: when standard
-input closes it unmounts its segment and ends. A line `clear` removes every object of the store and
-is answered with `cleared COUNT`: for tests.
+Speaks in lines on standard input and output, or, with --socket, on descriptor 3. Its settings come
+first, name=value, ended by an empty line. It answers `ready HOST:PORT` once the segment is mounted,
+and `failed CODE` for each try before that. It is never killed for a slow call; when its input
+closes it unmounts the segment and ends, and so it does when its parent ends. A line `clear` removes
+every object of the store and is answered with `cleared COUNT`: for tests.
 """
 
 import os
+import socket
 import sys
+import threading
 
 from hitide.store_agent import process
 
 DEFAULTS = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
             "device_name": "", "tenant_id": "default"}
+SOCKET_FD = 3
+RETRY_PAUSE_S = 1.0
+CLOSE_LIMIT_S = 10.0
 
 
 def read_settings(lines):
@@ -27,36 +33,88 @@ def read_settings(lines):
     return settings
 
 
-def serve(store, lines, answer):
-    """Until the lines end."""
-    for line in lines:
-        if line.strip() == "clear":
+def mount(package, settings, closed, answer):
+    """The client, once it owns its segment; None when the input closed first."""
+    while not closed.is_set():
+        store = package.MooncakeDistributedStore()
+        code = store.setup(settings["local_hostname"], settings["metadata_server"],
+                           int(settings["global_segment_size"]), 0, settings["protocol"],
+                           settings["device_name"], settings["master_server_address"],
+                           tenant_id=settings["tenant_id"])
+        if code == 0:
+            answer(f"ready {store.get_hostname()}")
+            return store
+        answer(f"failed {code}")
+        closed.wait(RETRY_PAUSE_S)
+    return None
+
+
+class Commands:
+    """Reads the lines after the settings on a thread, so that the end of input is seen at once."""
+
+    def __init__(self, lines):
+        self.closed = threading.Event()
+        self._ready = threading.Condition()
+        self._lines = []
+        threading.Thread(target=self._read, args=(lines,), daemon=True).start()
+
+    def _read(self, lines):
+        try:
+            for line in lines:
+                with self._ready:
+                    self._lines.append(line.strip())
+                    self._ready.notify()
+        except OSError:
+            pass  # the other side is gone
+        finally:
+            self.closed.set()
+            with self._ready:
+                self._ready.notify()
+
+    def __iter__(self):
+        while True:
+            with self._ready:
+                self._ready.wait_for(lambda: self._lines or self.closed.is_set())
+                if not self._lines:
+                    return
+                line = self._lines.pop(0)
+            yield line
+
+
+def serve(store, commands, answer):
+    """Until the commands end."""
+    for command in commands:
+        if command == "clear":
             answer(f"cleared {int(store.remove_all(True))}")
 
 
+def open_lines(arguments):
+    """(lines, answer) of the connection that the arguments name."""
+    if "--socket" not in arguments:
+        return sys.stdin, lambda text: print(text, flush=True)
+    connection = socket.socket(fileno=SOCKET_FD)
+    return (connection.makefile("r", encoding="utf-8"),
+            lambda text: connection.sendall(f"{text}\n".encode()))
+
+
 def main():
-    if len(sys.argv) != 2 or not sys.argv[1].isdigit():
+    arguments = sys.argv[1:]
+    if not arguments or not arguments[-1].isdigit():
         print(__doc__, file=sys.stderr)
         return 2
-    process.die_with_parent(int(sys.argv[1]))
-    process.close_inherited(3)
-    from mooncake.store import MooncakeDistributedStore  # pylint: disable=import-outside-toplevel
-    settings = read_settings(sys.stdin)
-    store = MooncakeDistributedStore()
-    code = store.setup(settings["local_hostname"], settings["metadata_server"],
-                       int(settings["global_segment_size"]), 0, settings["protocol"],
-                       settings["device_name"], settings["master_server_address"],
-                       tenant_id=settings["tenant_id"])
-
-    def answer(text):
-        print(text, flush=True)
-
-    if code != 0:
-        answer(f"failed {code}")
-        return 1
-    answer(f"ready {store.get_hostname()}")
-    serve(store, sys.stdin, answer)
-    store.close()
+    process.close_inherited(SOCKET_FD + 1 if "--socket" in arguments else SOCKET_FD)
+    lines, answer = open_lines(arguments)
+    import mooncake.store  # pylint: disable=import-outside-toplevel
+    settings = read_settings(lines)
+    commands = Commands(lines)
+    store = mount(mooncake.store, settings, commands.closed, answer)
+    if store is not None:
+        serve(store, commands, answer)
+        # Unmounting asks the master, who may be gone.
+        limit = threading.Timer(CLOSE_LIMIT_S, os._exit, (3,))
+        limit.daemon = True
+        limit.start()
+        store.close()
     return 0
 
 

@@ -128,26 +128,46 @@ Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open(const MooncakeOptions
     log_warning("mooncake_not_reached",
                 {{"master", options.master_server_address}, {"reason", first.to_string()}});
   }
+  store->start_owner();
   return store;
 }
 
-AgentConfig MooncakeStore::agent_config() const {
-  AgentConfig config;
-  config.command.program = options_.python;
-  config.command.arguments = {"-m", "hitide.store_agent"};
-  config.command.environment = options_.agent_environment;
-  config.command.environment.emplace_back(
+ChildCommand MooncakeStore::python_command(std::vector<std::string> arguments) const {
+  ChildCommand command{.program = options_.python, .arguments = std::move(arguments)};
+  command.environment = options_.agent_environment;
+  command.environment.emplace_back(
       "PYTHONPATH", options_.package_path.empty() ? HITIDE_PYTHON_DIR : options_.package_path);
   // Without it the working directory would be searched for modules first.
-  config.command.environment.emplace_back("PYTHONSAFEPATH", "1");
-  config.command.environment.emplace_back("PYTHONDONTWRITEBYTECODE", "1");
-  config.command.environment_defaults = {
+  command.environment.emplace_back("PYTHONSAFEPATH", "1");
+  command.environment.emplace_back("PYTHONDONTWRITEBYTECODE", "1");
+  command.environment_defaults = {
       {"MC_LOG_LEVEL", "ERROR"},
       {"MC_RPC_TIMEOUT_MS", "1000"},
       {"MC_TCP_PROGRESS_TIMEOUT_SEC", "2"},
       {"MC_STORE_CLIENT_SETUP_RETRIES", "1"},
       {"MC_TCP_ENABLE_CONNECTION_POOL", "1"},
   };
+  return command;
+}
+
+void MooncakeStore::start_owner() {
+  if (options_.global_segment_size == 0) return;
+  owner_ = std::make_unique<OwnerProcess>(
+      python_command({"-m", "hitide.store_agent.owner", "--socket"}),
+      FramePairs{
+          {"local_hostname", options_.local_hostname},
+          {"metadata_server", options_.metadata_server},
+          {"protocol", options_.protocol},
+          {"device_name", options_.device_name},
+          {"master_server_address", options_.master_server_address},
+          {"tenant_id", options_.tenant_id},
+          {"global_segment_size", std::to_string(options_.global_segment_size)},
+      });
+}
+
+AgentConfig MooncakeStore::agent_config() const {
+  AgentConfig config;
+  config.command = python_command({"-m", "hitide.store_agent"});
   config.setup = {
       {"local_hostname", options_.local_hostname},
       {"metadata_server", options_.metadata_server},
@@ -335,6 +355,7 @@ Status MooncakeStore::close(TimePoint deadline) {
     return Status(StatusCode::deadline_exceeded, "mooncake: calls are still in flight");
   }
   if (agent_) agent_->stop();
+  if (owner_) owner_->stop();
   return {};
 }
 

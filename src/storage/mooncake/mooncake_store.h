@@ -30,6 +30,7 @@
 #include "storage/mooncake/bounce.h"
 #include "storage/mooncake/key_guard.h"
 #include "storage/mooncake/options.h"
+#include "storage/mooncake/owner_process.h"
 #include "storage/mooncake/region_table.h"
 
 namespace hitide {
@@ -72,6 +73,10 @@ class MooncakeStore final : public ObjectStore {
   MooncakeCounts counts() const;
   // Process id of the agent, or -1: for tests and diagnosis.
   int agent_pid() const;
+  // The process that owns global_segment_size bytes of the store, or -1; and whether it does so
+  // now.
+  int owner_pid() const { return owner_ ? owner_->pid() : -1; }
+  bool owner_mounted() const { return owner_ && owner_->mounted(); }
 
  private:
   struct Work;  // one item of a get or put on its way
@@ -79,7 +84,9 @@ class MooncakeStore final : public ObjectStore {
   struct Call;  // one get or put
 
   explicit MooncakeStore(const MooncakeOptions& options);
+  ChildCommand python_command(std::vector<std::string> arguments) const;
   AgentConfig agent_config() const;
+  void start_owner();
   Status on_agent_start(AgentSession& session);
   std::string stored_key(std::string_view key) const { return key_prefix_ + std::string(key); }
   Duration limit_for(std::uint64_t bytes) const;
@@ -115,6 +122,7 @@ class MooncakeStore final : public ObjectStore {
   RegionTable regions_;
   std::unique_ptr<BounceMemory> bounce_;
   std::unique_ptr<AgentSupervisor> agent_;  // set once in open()
+  std::unique_ptr<OwnerProcess> owner_;     // set once in open(), where there is a segment
 
   mutable std::mutex stats_mutex_;
   mutable StoreStats stats_;  // guarded by stats_mutex_

@@ -1,0 +1,149 @@
+#include "storage/mooncake/owner_process.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+#include "base/clock.h"
+#include "base/log.h"
+
+namespace hitide {
+namespace {
+
+constexpr Duration kStopWait = std::chrono::seconds(13);  // it gives up by itself after ten
+constexpr Duration kPauseFirst = std::chrono::seconds(1);
+constexpr Duration kPauseMax = std::chrono::seconds(30);
+constexpr Duration kHealthyFor = std::chrono::seconds(60);
+
+TimePoint now() { return SystemClock::instance().now(); }
+
+}  // namespace
+
+OwnerProcess::OwnerProcess(ChildCommand command, FramePairs settings)
+    : command_(std::move(command)),
+      settings_(std::move(settings)),
+      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  thread_ = std::thread([this] { run(); });
+}
+
+OwnerProcess::~OwnerProcess() { stop(); }
+
+void OwnerProcess::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  const std::uint64_t one = 1;
+  if (::write(wake_.get(), &one, sizeof one) < 0) {
+    log_error("segment_owner", {{"wake", "failed"}});  // the counter is full: it is awake
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+bool OwnerProcess::stopping() const {
+  const std::lock_guard lock(mutex_);
+  return stopping_;
+}
+
+bool OwnerProcess::mounted() const {
+  const std::lock_guard lock(mutex_);
+  return mounted_;
+}
+
+int OwnerProcess::pid() const {
+  const std::lock_guard lock(mutex_);
+  return pid_;
+}
+
+void OwnerProcess::take_line(const std::string& line) {
+  if (line.starts_with("ready")) {
+    log_info("segment_mounted", {{"owner", line.substr(std::min<std::size_t>(6, line.size()))}});
+    const std::lock_guard lock(mutex_);
+    mounted_ = true;
+  } else {
+    log_limited(LogLevel::warning, "segment_not_mounted", std::chrono::seconds(30),
+                {{"owner", line}});
+  }
+}
+
+void OwnerProcess::follow(ChildProcess& child, int socket) {
+  std::array<pollfd, 3> fds = {{{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+                                {.fd = socket, .events = POLLIN, .revents = 0},
+                                {.fd = child.error_fd(), .events = POLLIN, .revents = 0}}};
+  std::string text;
+  while (!stopping()) {
+    if (::poll(fds.data(), fds.size(), -1) <= 0) continue;
+    if ((fds[2].revents & POLLIN) != 0) child.drain_errors();
+    if ((fds[2].revents & (POLLHUP | POLLERR)) != 0) fds[2].fd = -1;
+    if (fds[1].revents == 0) continue;
+    std::array<char, 256> buffer{};
+    const ssize_t got = ::recv(socket, buffer.data(), buffer.size(), MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) return;
+    text.append(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    for (std::size_t end = text.find('\n'); end != std::string::npos; end = text.find('\n')) {
+      take_line(text.substr(0, end));
+      text.erase(0, end + 1);
+    }
+  }
+}
+
+void OwnerProcess::run_one() {
+  auto child = ChildProcess::start(command_);
+  if (!child.ok()) {
+    log_warning("segment_owner_failed", {{"reason", child.status().to_string()}});
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    pid_ = (*child)->pid();
+  }
+  {
+    UniqueFd socket = (*child)->take_socket();
+    std::string text;
+    for (const auto& [name, value] : settings_) text += name + "=" + value + "\n";
+    text += "\n";
+    // A few hundred bytes into an empty socket: all or an error.
+    if (::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) ==
+        static_cast<ssize_t>(text.size())) {
+      follow(**child, socket.get());
+    }
+  }  // closing the socket is what tells it to unmount
+  if (!(*child)->wait(now() + kStopWait)) log_warning("segment_owner_killed");
+  (*child)->signal(SIGKILL);
+  (*child)->wait(kNoDeadline);
+  (*child)->drain_errors();
+  const std::lock_guard lock(mutex_);
+  if (!stopping_) log_warning("segment_owner_ended", {{"said", (*child)->error_tail()}});
+  mounted_ = false;
+  pid_ = -1;
+}
+
+bool OwnerProcess::pause(Duration time) {
+  const TimePoint end = now() + time;
+  while (!stopping()) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now()).count();
+    if (left <= 0) return false;
+    pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
+    ::poll(&wake, 1, static_cast<int>(left));
+  }
+  return true;
+}
+
+void OwnerProcess::run() {
+  Duration next_pause = kPauseFirst;
+  while (!stopping()) {
+    const TimePoint start = now();
+    run_one();
+    if (now() - start >= kHealthyFor) next_pause = kPauseFirst;
+    if (pause(next_pause)) return;
+    next_pause = std::min(next_pause * 2, kPauseMax);
+  }
+}
+
+}  // namespace hitide

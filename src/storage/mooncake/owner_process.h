@@ -1,0 +1,57 @@
+// OwnerProcess: keeps a process running that owns this machine's share of the store's memory. It is
+// never killed for a slow call. It mounts its segment as soon as the master is there, and unmounts
+// it when it is stopped, so that nobody is sent to memory that is gone.
+//
+// Threading: any thread. It has one of its own, from the constructor to stop().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <hitide/types.h>
+
+#include "base/file.h"
+#include "storage/mooncake/child_process.h"
+#include "storage/mooncake/frames.h"
+
+namespace hitide {
+
+class OwnerProcess {
+ public:
+  // settings: name and value of what the owner reads first (python/hitide/store_agent/owner.py).
+  OwnerProcess(ChildCommand command, FramePairs settings);
+  ~OwnerProcess();
+  OwnerProcess(const OwnerProcess&) = delete;
+  OwnerProcess& operator=(const OwnerProcess&) = delete;
+
+  // The owner unmounts and ends; after ten seconds and more it is killed.
+  void stop();
+  // True while its segment is mounted, as far as it has said.
+  bool mounted() const;
+  // Process id, or -1 between two owners.
+  int pid() const;
+
+ private:
+  void run();
+  void run_one();
+  // Reads the owner's lines until it ends or stop() is called.
+  void follow(ChildProcess& child, int socket);
+  void take_line(const std::string& line);
+  bool stopping() const;
+  bool pause(Duration time);
+
+  const ChildCommand command_;
+  const FramePairs settings_;
+  UniqueFd wake_;  // an eventfd that stop() makes readable
+
+  mutable std::mutex mutex_;
+  bool stopping_ = false;  // guarded by mutex_
+  bool mounted_ = false;   // guarded by mutex_
+  int pid_ = -1;           // guarded by mutex_
+  std::thread thread_;
+};
+
+}  // namespace hitide
