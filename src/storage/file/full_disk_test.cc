@@ -212,6 +212,15 @@ TEST_F(FileSizeTest, WhatFitsInNoFileIsRefusedAndTheRestGoesOn) {
   });
 }
 
+// Each is open: small files must not use up the descriptors.
+TEST_F(FileSizeTest, ManySmallSegmentsAreNotTooMany) {
+  with_files_of_at_most(16 << 10, [&] {
+    for (int n = 0; n < 700; ++n) ASSERT_EQ(put(name(n), 3000), kOk) << n;
+    EXPECT_LE(segments(), 512u);
+    EXPECT_EQ(check(name(699), 3000), kOk);
+  });
+}
+
 TEST_F(FileSizeTest, FilesThatHoldNothingAreAFullStore) {
   with_files_of_at_most(1000, [&] { expect_refused(20, std::chrono::seconds(2)); });
 }
