@@ -17,6 +17,8 @@
 
 #include <fmt/format.h>
 
+#include "base/log.h"
+
 namespace hitide {
 namespace {
 
@@ -63,7 +65,9 @@ Result<bool> still_at(const std::string& path, int fd) {
 
 std::string segment_name(std::uint64_t number) { return fmt::format("{:06}.seg", number); }
 
-std::vector<SegmentPath> list_segments_in(int directory, const std::string& path) {
+// `beyond` takes the paths with numbers above kSegmentNumberMax.
+std::vector<SegmentPath> list_segments_in(int directory, const std::string& path,
+                                          std::vector<std::string>& beyond) {
   std::vector<SegmentPath> found;
   // A descriptor of its own: reading moves a position.
   const int fd = ::openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -77,10 +81,15 @@ std::vector<SegmentPath> list_segments_in(int directory, const std::string& path
     const std::string name = entry->d_name;
     SegmentPath segment;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), segment.number);
-    if (parsed.ec != std::errc() || segment.number == 0) continue;
-    // The exact name only: what we did not name is not ours to delete.
-    if (segment_name(segment.number) != name) continue;
+    const bool too_long = parsed.ec == std::errc::result_out_of_range;
     segment.path = path + "/" + name;
+    if (too_long || segment.number > kSegmentNumberMax) {
+      if (std::string_view(parsed.ptr) == ".seg") beyond.push_back(segment.path);
+      continue;
+    }
+    // The exact name only: what we did not name is not ours to delete.
+    if (parsed.ec != std::errc() || segment.number == 0) continue;
+    if (segment_name(segment.number) != name) continue;
     struct stat info {};
     const bool known = ::fstatat(directory, name.c_str(), &info, AT_SYMLINK_NOFOLLOW) == 0;
     if (known && S_ISREG(info.st_mode)) segment.bytes = static_cast<std::uint64_t>(info.st_size);
@@ -103,7 +112,8 @@ std::vector<SegmentPath> list_segments(const std::string& path) {
   const std::string segments = segments_directory(path);
   const auto fd = open_directory(AT_FDCWD, segments, segments);
   if (!fd.ok()) return {};
-  return list_segments_in(fd->get(), segments);
+  std::vector<std::string> beyond;
+  return list_segments_in(fd->get(), segments, beyond);
 }
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
@@ -144,7 +154,17 @@ FileAt StoreDirectory::segment(std::uint64_t number) const {
 }
 
 std::vector<SegmentPath> StoreDirectory::list() const {
-  return list_segments_in(segments_fd(), segments_directory(path_));
+  std::vector<std::string> beyond;
+  std::vector<SegmentPath> found =
+      list_segments_in(segments_fd(), segments_directory(path_), beyond);
+  if (!beyond.empty()) {
+    log_warning("file_store_segments_ignored",
+                {{"path", beyond.front()},
+                 {"files", beyond.size()},
+                 {"number_max", kSegmentNumberMax},
+                 {"help", "no store has written them: move them away"}});
+  }
+  return found;
 }
 
 Status StoreDirectory::verify() const {

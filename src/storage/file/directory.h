@@ -17,6 +17,8 @@
 namespace hitide {
 
 inline constexpr int kStoreFormatVersion = 1;
+// Far from where numbers wrap; at one segment a second it lasts for 30000 years.
+inline constexpr std::uint64_t kSegmentNumberMax = 999'999'999'999;
 
 struct SegmentPath {
   std::uint64_t number = 0;
@@ -26,8 +28,8 @@ struct SegmentPath {
 
 std::string segments_directory(const std::string& path);
 std::string segment_path(const std::string& path, std::uint64_t number);
-// Of a store that need not be open. By number. Entries that are not named like segments are left
-// out. Empty where the directory is missing.
+// Of a store that need not be open. By number. Entries that are not named like segments, or with a
+// number above kSegmentNumberMax, are left out. Empty where the directory is missing.
 std::vector<SegmentPath> list_segments(const std::string& path);
 
 // An open store directory. Its files are reached through descriptors that it holds, never by path:
@@ -52,7 +54,7 @@ class StoreDirectory {
   int fd() const { return directory_.get(); }
   int segments_fd() const { return segments_.get(); }
   FileAt segment(std::uint64_t number) const;
-  std::vector<SegmentPath> list() const;
+  std::vector<SegmentPath> list() const;  // warns of numbers that are left out
   // Gives the lock back.
   void close();
 

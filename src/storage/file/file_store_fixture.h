@@ -134,9 +134,9 @@ class FileStoreTest : public testing::Test {
   StatusCode check(const std::string& key, std::size_t size) {
     return check_object(*store_, key, size);
   }
-  // Puts objects of 100 KiB until a third segment begins; returns how many.
-  int fill_segments(int segments) {
-    int count = 0;
+  // Puts objects of 100 KiB, by number from `count`, until there are so many segments; returns the
+  // number behind the last one.
+  int fill_segments(int segments, int count = 0) {
     while (static_cast<int>(list_segments(options_.path).size()) < segments) {
       EXPECT_EQ(put(name(count), kSize), kOk);
       ++count;

@@ -144,7 +144,8 @@ void FileStore::adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> fil
         .segment = found.number, .offset = record.offset, .payload_bytes = record.payload_bytes};
   }
   bytes_used_ += segment.end;
-  next_segment_ = std::max(next_segment_, found.number + 1);
+  // A name alone does not use up numbers: anybody can have made the file.
+  if (segment.file != nullptr) next_segment_ = std::max(next_segment_, found.number + 1);
   next_sequence_ = std::max(next_sequence_, scan.sequence_max + 1);
 }
 

@@ -260,6 +260,13 @@ FileStore::Refusal FileStore::begin_segment() {
   {
     const std::lock_guard lock(mutex_);
     active_ = 0;  // sealed
+    while (segments_.contains(next_segment_)) ++next_segment_;
+    if (next_segment_ > kSegmentNumberMax) {
+      return {.status = Status(StatusCode::unavailable,
+                               fmt::format("file store in {}: segment number {} is the last one: "
+                                           "give it an empty directory",
+                                           options_.path, kSegmentNumberMax))};
+    }
     header.number = next_segment_++;
     header.id = random_.next();
   }

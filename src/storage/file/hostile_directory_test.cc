@@ -91,6 +91,56 @@ TEST_F(HostileDirectoryTest, ThingsInPlaceOfTheSegmentsDirectoryAreRefused) {
   }
 }
 
+// ---- numbers ------------------------------------------------------------------------------------
+
+TEST_F(HostileDirectoryTest, NumbersBeyondAllBoundsAreIgnored) {
+  ASSERT_TRUE(open().ok());
+  int count = fill_segments(3);
+  store_.reset();
+  std::vector<std::string> planted;
+  for (const char* name : {"1000000000000", "18446744073709551614", "18446744073709551615",
+                           "18446744073709551616", "99999999999999999999999999"}) {
+    planted.push_back(segments_directory(options_.path) + "/" + name + ".seg");
+    write_bytes(planted.back(), {'x'});
+  }
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(said("file_store_segments_ignored"), 1);
+  count = fill_segments(6, count);
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(held(count), count);
+  EXPECT_EQ(list_segments(options_.path).back().number, 6u);
+  for (const std::string& path : planted) EXPECT_EQ(read_bytes(path), std::vector<char>{'x'});
+}
+
+// A name within the bounds makes no difference either, and is stepped over.
+TEST_F(HostileDirectoryTest, FilesThatAreNoSegmentsDoNotMoveTheNumbers) {
+  ASSERT_TRUE(open().ok());
+  int count = fill_segments(3);
+  store_.reset();
+  for (const std::uint64_t number : {4ul, 5ul, 1000ul, kSegmentNumberMax}) {
+    write_bytes(segment_path(options_.path, number), {'x'});
+  }
+  ASSERT_TRUE(open().ok());
+  count = fill_segments(10, count);
+  EXPECT_TRUE(std::filesystem::exists(segment_path(options_.path, 8)));
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(held(count), count);
+}
+
+TEST_F(HostileDirectoryTest, TheLastNumberEndsWritingOnly) {
+  std::filesystem::create_directories(segments_directory(options_.path));
+  const Block header = encode_segment({.number = kSegmentNumberMax, .id = 7});
+  const auto* bytes = reinterpret_cast<const char*>(header.data());
+  write_bytes(segment_path(options_.path, kSegmentNumberMax), {bytes, bytes + header.size()});
+  ASSERT_TRUE(open().ok());
+  int count = 0;
+  while (put(name(count), kSize) == kOk) ++count;
+  EXPECT_GT(count, 5);
+  EXPECT_EQ(put("more", kSize), StatusCode::unavailable);
+  EXPECT_EQ(held(count), count);
+  EXPECT_EQ(list_segments(options_.path).size(), 1u);
+}
+
 // ---- a directory that is taken away from a store in use -----------------------------------------
 
 // What is under a path, with the content.
