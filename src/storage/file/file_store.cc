@@ -305,6 +305,8 @@ void FileStore::abandon(const Reservation& place, Bound bound) {
     if (segment.end == place.offset + place.bytes) {
       segment.end = place.offset;
       bytes_used_ -= place.bytes;
+      // A number that no record has looks like a lost one when the store is opened again.
+      if (next_sequence_ == place.sequence + 1) next_sequence_ = place.sequence;
     }
     if (bound != Bound::file_size || segment.end == kBlockBytes) return;
     if (active_ == place.segment) active_ = 0;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <exception>
+#include <span>
 #include <system_error>
 #include <utility>
 
@@ -34,6 +35,36 @@ std::uint64_t seed_for(const FileStoreOptions& options) {
 }
 
 TimePoint now() { return SystemClock::instance().now(); }
+
+// Says once what the segments should have held and do not. Sequence numbers that are missing
+// between one segment and the next were objects at the end of the first; what the last segment has
+// lost behind its last header is not known.
+void report_dropped(const std::string& path, std::span<const SegmentPath> found,
+                    std::span<const SegmentScan> scans) {
+  std::uint64_t segments = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t objects = 0;
+  std::string first;
+  for (std::size_t i = 0; i < scans.size(); ++i) {
+    std::uint64_t missing = scans[i].cut_objects;
+    const bool next = i + 1 < scans.size() && found[i + 1].number == found[i].number + 1;
+    if (next && scans[i].sequence_max != 0 && scans[i + 1].sequence_min > scans[i].sequence_max) {
+      missing += scans[i + 1].sequence_min - scans[i].sequence_max - 1;
+    }
+    if (missing == 0 && scans[i].damaged_bytes == 0) continue;
+    if (segments++ == 0) first = found[i].path;
+    bytes += scans[i].damaged_bytes;
+    objects += missing;
+  }
+  if (segments == 0) return;
+  log_warning("file_store_records_dropped",
+              {{"path", path},
+               {"segments", segments},
+               {"first", first},
+               {"objects_at_least", objects},
+               {"bytes_left_of_them", bytes},
+               {"why", "segments are cut or damaged, or a writer was killed in the middle"}});
+}
 
 }  // namespace
 
@@ -107,6 +138,7 @@ void FileStore::recover() {
   scan_some();
   for (std::thread& thread : threads) thread.join();
 
+  report_dropped(options_.path, found, scans);
   std::uint64_t damaged_bytes = 0;
   {
     const std::lock_guard lock(mutex_);

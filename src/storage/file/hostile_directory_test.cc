@@ -1,6 +1,7 @@
 // Directories as other people leave them: things of other kinds in the store's places, files that
 // went missing or were cut, and a directory that was taken away from a store that is in use.
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -139,6 +140,73 @@ TEST_F(HostileDirectoryTest, TheLastNumberEndsWritingOnly) {
   EXPECT_EQ(put("more", kSize), StatusCode::unavailable);
   EXPECT_EQ(held(count), count);
   EXPECT_EQ(list_segments(options_.path).size(), 1u);
+}
+
+// ---- segments that were cut ---------------------------------------------------------------------
+
+class CutSegmentTest : public FileStoreTest {
+ protected:
+  CutSegmentTest() {
+    EXPECT_TRUE(open().ok());
+    count_ = fill_segments(4);
+    store_.reset();
+    EXPECT_EQ(said("file_store_records_dropped"), 0);
+  }
+  void cut(std::uint64_t number, std::uint64_t bytes) {
+    std::filesystem::resize_file(segment_path(options_.path, number), bytes);
+  }
+  static std::uint64_t record(std::uint64_t n) { return kBlockBytes + n * record_bytes(kSize); }
+  int count_ = 0;
+};
+
+TEST_F(CutSegmentTest, HalvesAreMissedOnce) {
+  const std::uint64_t size = std::filesystem::file_size(segment_path(options_.path, 1));
+  cut(1, size / 2);
+  cut(2, size / 2);
+  ASSERT_TRUE(open().ok());
+  const int lost = count_ - held(count_);
+  EXPECT_GE(lost, 8);
+  EXPECT_EQ(said("file_store_records_dropped"), 1) << log_;
+  EXPECT_EQ(said("segments=2"), 1) << log_;
+  EXPECT_EQ(said("first=" + segment_path(options_.path, 1)), 1) << log_;
+  EXPECT_EQ(said("objects_at_least=" + std::to_string(lost)), 1) << lost << log_;
+}
+
+TEST_F(CutSegmentTest, ACutBetweenTwoRecordsIsSeenToo) {
+  cut(2, record(3));
+  ASSERT_TRUE(open().ok());
+  const int lost = count_ - held(count_);
+  EXPECT_EQ(said("objects_at_least=" + std::to_string(lost)), 1) << log_;
+  EXPECT_EQ(said("bytes_left_of_them=0"), 1) << log_;
+}
+
+TEST_F(CutSegmentTest, ACutInTheNewestIsSeenWithinARecord) {
+  ASSERT_TRUE(open().ok());
+  count_ = fill_segments(4, count_) + 2;
+  for (int n = count_ - 2; n < count_; ++n) ASSERT_EQ(put(name(n), kSize), kOk);
+  store_.reset();
+  cut(4, record(1) + kBlockBytes + 5000);
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(said("objects_at_least=1 bytes_left_of_them=9096"), 1) << log_;
+}
+
+// What a store does by itself leaves nothing to miss.
+TEST_F(CutSegmentTest, EvictionRemovalAndFailedWritesAreNoLoss) {
+  options_.bytes_max = 8u << 20;
+  ASSERT_TRUE(open().ok());
+  for (int n = count_; n < 200; ++n) {
+    if (n % 3 == 0) {
+      files_.write_error = n % 2 == 0 ? EIO : ENOSPC;
+      files_.write_errors = 1;
+      put(name(n), kSize);
+      clock_.advance(std::chrono::minutes(2));
+    }
+    put(name(n), kSize);
+    if (n % 7 == 0) remove_object(*store_, name(n));
+  }
+  EXPECT_GT(store_->stats().evicted_objects, 0u);
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(said("file_store_records_dropped"), 0) << log_;
 }
 
 // ---- a directory that is taken away from a store in use -----------------------------------------

@@ -95,8 +95,14 @@ Result<SegmentScan> SegmentFile::scan() const {
     if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
     if (got < static_cast<std::int64_t>(kBlockBytes)) break;  // has been cut off meanwhile
     const auto record = decode_record(block);
-    if (!record || record->segment_id != header_.id || record->offset != offset ||
-        offset + kBlockBytes + record->payload_bytes > size) {
+    const bool ours = record && record->segment_id == header_.id && record->offset == offset;
+    if (ours) {
+      if (scan.sequence_min == 0) scan.sequence_min = record->sequence;
+      scan.sequence_max = std::max(scan.sequence_max, record->sequence);
+    }
+    const bool cut = ours && offset + kBlockBytes + record->payload_bytes > size;
+    if (cut && record->kind == RecordKind::object) ++scan.cut_objects;
+    if (!ours || cut) {
       scan.damaged_bytes += kBlockBytes;
       offset += kBlockBytes;
       continue;
@@ -105,7 +111,6 @@ Result<SegmentScan> SegmentFile::scan() const {
       scan.records.push_back(
           {.key = hash_key(record->key), .offset = offset, .payload_bytes = record->payload_bytes});
     }
-    scan.sequence_max = std::max(scan.sequence_max, record->sequence);
     offset += record_bytes(record->payload_bytes);
   }
   if (offset < size) scan.damaged_bytes += size - offset;

@@ -37,8 +37,10 @@ struct FoundRecord {
 struct SegmentScan {
   std::vector<FoundRecord> records;  // by offset; erased ones left out
   std::uint64_t end = 0;             // where the next record may be written
+  std::uint64_t sequence_min = 0;    // of all records, those that are cut off too; 0: none
   std::uint64_t sequence_max = 0;
   std::uint64_t damaged_bytes = 0;  // in no readable record: torn or flipped
+  std::uint64_t cut_objects = 0;    // the file ends within their payload
 };
 
 class SegmentFile {
