@@ -15,7 +15,7 @@
 
 #include <gtest/gtest.h>
 
-#include "storage/file/file_store_fixture.h"
+#include "tests/support/file_store_fixture.h"
 
 namespace hitide {
 namespace {
