@@ -48,6 +48,11 @@ class FaultyFiles final : public FileSystem {
     if (short_transfers) return FileSystem::pwritev(fd, first_byte(buffers), offset);
     return FileSystem::pwritev(fd, buffers, offset);
   }
+  int allocate(int fd, std::uint64_t offset, std::uint64_t bytes) override {
+    ++allocations;
+    const int code = allocate_error;
+    return code != 0 ? -code : FileSystem::allocate(fd, offset, bytes);
+  }
   int fdatasync(int fd) override {
     ++syncs;
     const int code = sync_error;
@@ -72,6 +77,8 @@ class FaultyFiles final : public FileSystem {
   std::atomic<int> write_error = ENOSPC;
   std::atomic<bool> partial_writes = false;
   std::atomic<bool> short_transfers = false;  // one byte a call
+  std::atomic<int> allocate_error = 0;
+  std::atomic<int> allocations = 0;
   std::atomic<int> sync_error = 0;
   std::atomic<int> syncs = 0;
   std::atomic<int> unlinks = 0;

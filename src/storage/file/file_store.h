@@ -15,7 +15,8 @@
 //   that a get checks the record's header, key and length; damage that happens to the file later is
 //   for the envelope to find.
 // - The limit covers all segment files, those of earlier runs included, and the disk keeps
-//   disk_free_bytes_min: otherwise old segments go, and where none can go a put answers
+//   disk_free_bytes_min, but for 4 MiB at most that the newest segment asks for ahead of its
+//   writes: otherwise old segments go, and where none can go a put answers
 //   resource_exhausted. A file that may not grow (RLIMIT_FSIZE) is sealed as it is, and a new one
 //   begins; the program has to ignore SIGXFSZ. No failure of the disk ends the store or its thread.
 // - Where others have filled the disk, what is stored stays: segments go only where that can give

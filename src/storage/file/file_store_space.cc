@@ -200,6 +200,7 @@ FileStore::Refusal FileStore::write_once(const PutItem& item, const KeyHash& key
   if (Refusal refusal = reserve(record_bytes(payload_bytes), place); !refusal.status.ok()) {
     return refusal;
   }
+  place.file->allocate_ahead(place.offset, place.offset + place.bytes, segment_bytes_);
   const int error = place.file->write(place.offset, place.sequence, item.key, item.buffers);
   if (error == 0) {
     publish(place, key, payload_bytes);

@@ -444,6 +444,34 @@ TEST_F(FileStoreTest, WhenNothingCanBeDeletedPutsAreRefusedWithoutSpinning) {
   EXPECT_EQ(held(n), n);
 }
 
+// ---- space ahead of the writes ------------------------------------------------------------------
+
+TEST_F(FileStoreTest, SpaceIsAskedForInLargePieces) {
+  options_.segment_bytes = 8u << 20;
+  ASSERT_TRUE(open().ok());
+  for (int n = 0; n < 70; ++n) ASSERT_EQ(put(name(n), kSize), kOk);
+  EXPECT_EQ(files_.allocations, 2) << "7 MiB";
+  struct stat info {};
+  ASSERT_EQ(::stat(segment_path(options_.path, 1).c_str(), &info), 0);
+  EXPECT_EQ(static_cast<std::uint64_t>(info.st_size), store_->stats().bytes_used) << "not its size";
+  EXPECT_LE(static_cast<std::uint64_t>(info.st_blocks) * 512, options_.segment_bytes + 65536)
+      << "no more than the segment may hold";
+  ASSERT_TRUE(open().ok());
+  EXPECT_EQ(held(70), 70);
+}
+
+TEST_F(FileStoreTest, FileSystemsThatCannotReserveSpaceAreAskedOnce) {
+  for (const int error : {EOPNOTSUPP, ENOSPC}) {
+    options_.path = directory_ / ("store" + std::to_string(error));
+    files_.allocate_error = error;
+    files_.allocations = 0;
+    ASSERT_TRUE(open().ok());
+    for (int n = 0; n < 8; ++n) ASSERT_EQ(put(name(n), kSize), kOk);
+    EXPECT_EQ(files_.allocations, 1);
+    EXPECT_EQ(held(8), 8);
+  }
+}
+
 // ---- threads ------------------------------------------------------------------------------------
 
 // Writers fill a small store round and round while readers read what may be evicted under them.

@@ -44,6 +44,13 @@ std::int64_t FileSystem::pwritev(int fd, std::span<const iovec> buffers, std::ui
   });
 }
 
+int FileSystem::allocate(int fd, std::uint64_t offset, std::uint64_t bytes) {
+  return repeat([&] {
+    return ::fallocate(fd, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                       static_cast<off_t>(bytes));
+  });
+}
+
 int FileSystem::fdatasync(int fd) {
   return repeat([&] { return ::fdatasync(fd); });
 }

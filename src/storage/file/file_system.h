@@ -31,6 +31,8 @@ class FileSystem {
   virtual int open(const FileAt& file, int flags);
   virtual std::int64_t preadv(int fd, std::span<const iovec> buffers, std::uint64_t offset);
   virtual std::int64_t pwritev(int fd, std::span<const iovec> buffers, std::uint64_t offset);
+  // Reserves space; the file's size stays as it is.
+  virtual int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
   virtual int fdatasync(int fd);
   virtual int unlink(const FileAt& file);
   // Bytes that this process may still write on the disk that holds `directory`.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <limits>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -15,6 +16,8 @@
 
 namespace hitide {
 namespace {
+
+constexpr std::uint64_t kAheadBytes = 4u << 20;
 
 Status loss(const std::string& path, std::uint64_t offset, std::string_view what) {
   return Status(StatusCode::data_loss, fmt::format("{} at {}: {}", path, offset, what));
@@ -115,6 +118,17 @@ Result<SegmentScan> SegmentFile::scan() const {
   }
   if (offset < size) scan.damaged_bytes += size - offset;
   return scan;
+}
+
+void SegmentFile::allocate_ahead(std::uint64_t begin, std::uint64_t end, std::uint64_t limit) {
+  std::uint64_t had = allocated_.load(std::memory_order_relaxed);
+  if (end <= had) return;
+  const std::uint64_t to = std::max(end, std::min(end + kAheadBytes, limit));
+  if (!allocated_.compare_exchange_strong(had, to)) return;  // another writer is at it
+  const std::uint64_t from = had == 0 ? begin : had;
+  if (files_.allocate(fd_.get(), from, to - from) < 0) {
+    allocated_ = std::numeric_limits<std::uint64_t>::max();  // never asked again
+  }
 }
 
 int SegmentFile::write_block(const Block& block, std::uint64_t offset) {
