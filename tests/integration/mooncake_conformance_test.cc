@@ -1,4 +1,5 @@
-// The contract of ObjectStore over a real Mooncake store, through the agent.
+// The contract of ObjectStore over a real Mooncake store, through the agent: with a client of our
+// own, and with a thin client of a daemon.
 #include <memory>
 #include <string>
 
@@ -11,17 +12,22 @@
 namespace hitide {
 namespace {
 
-StoreUnderTest open_mooncake() {
-  mooncake_stack().tell("clear");
-  auto store = MooncakeStore::open(mooncake_stack().options());
+StoreUnderTest open_on(MooncakeStack& stack) {
+  stack.tell("clear");
+  auto store = MooncakeStore::open(stack.options());
   EXPECT_TRUE(store.ok()) << store.status().to_string();
   if (!store.ok()) return {};
-  EXPECT_TRUE((*store)->wait_until_ready(kNoDeadline).ok());
+  const Status ready = (*store)->wait_until_ready(kNoDeadline);
+  EXPECT_TRUE(ready.ok()) << ready.to_string();
   return {.surroundings = nullptr, .store = std::move(*store)};
 }
 
+StoreUnderTest open_embedded() { return open_on(mooncake_stack()); }
+StoreUnderTest open_standalone() { return open_on(mooncake_daemon_stack()); }
+
 INSTANTIATE_TEST_SUITE_P(Mooncake, ObjectStoreSuite,
-                         testing::Values(StoreKind{.name = "embedded", .open = open_mooncake}),
+                         testing::Values(StoreKind{.name = "embedded", .open = open_embedded},
+                                         StoreKind{.name = "standalone", .open = open_standalone}),
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

@@ -52,7 +52,8 @@ class SharedMemory {
 
 class MooncakeFaultTest : public testing::Test {
  protected:
-  MooncakeFaultTest() : stack_(mooncake_stack().python(), 128) {}
+  explicit MooncakeFaultTest(MooncakeStack::Mode mode = MooncakeStack::Mode::embedded)
+      : stack_(mooncake_stack().python(), 128, mode) {}
 
   void SetUp() override {
     ASSERT_TRUE(stack_.ready());
@@ -370,6 +371,83 @@ TEST_F(MooncakeFaultTest, AClosedStoreLeavesNoProcess) {
   EXPECT_TRUE(store->close(soon()).ok());
   EXPECT_EQ(::kill(pid, 0), -1);
   EXPECT_EQ(store->wait_until_ready(soon()).code(), StatusCode::failed_precondition);
+}
+
+// ---- a thin client of a daemon -------------------------------------------------------------------
+
+class MooncakeStandaloneTest : public MooncakeFaultTest {
+ protected:
+  MooncakeStandaloneTest() : MooncakeFaultTest(MooncakeStack::Mode::standalone) {}
+};
+
+TEST_F(MooncakeStandaloneTest, OurMemoryIsAdoptedAndKeepsItsBytes) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory memory(2 << 20);
+  const auto before = bytes_of("before", 2 << 20);
+  std::copy(before.begin(), before.end(), memory.bytes().begin());
+  ASSERT_TRUE(store->register_memory(memory.region()).ok());
+  EXPECT_TRUE(same(memory.bytes(), before));
+  EXPECT_EQ(put_object(*store, "k", memory.bytes().subspan(10'000, 300'000)), kOk);
+  StatusCode code = StatusCode::internal;
+  const auto target = memory.bytes().subspan(1 << 20, 300'000);
+  get_into(*store, "k", target, code).status.ignore();
+  EXPECT_EQ(code, kOk);
+  EXPECT_TRUE(same(target, std::span(before).subspan(10'000, 300'000)));
+  EXPECT_EQ(store->counts().zero_copy_items, 2u);
+  EXPECT_EQ(store->counts().staged_items, 0u);
+}
+
+TEST_F(MooncakeStandaloneTest, ANewAgentAdoptsAgainWithTheBytesIntact) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory memory(2 << 20);
+  const auto before = bytes_of("before", 2 << 20);
+  std::copy(before.begin(), before.end(), memory.bytes().begin());
+  ASSERT_TRUE(store->register_memory(memory.region()).ok());
+  EXPECT_EQ(put_object(*store, "k", memory.bytes().subspan(0, 300'000)), kOk);
+  ::kill(store->agent_pid(), SIGKILL);
+  StatusCode code = StatusCode::internal;
+  const auto target = memory.bytes().subspan(1 << 20, 300'000);
+  EXPECT_EQ(until(kOk,
+                  [&] {
+                    get_into(*store, "k", target, code).status.ignore();
+                    return code;
+                  }),
+            kOk);
+  EXPECT_TRUE(same(target, std::span(before).subspan(0, 300'000)));
+  EXPECT_TRUE(same(memory.bytes().first(1 << 20), std::span(before).first(1 << 20)));
+  EXPECT_EQ(store->counts().staged_items, 0u);
+}
+
+TEST_F(MooncakeStandaloneTest, PartsOfAFileAreStaged) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory memory(2 << 20);
+  MemoryRegion part = memory.region();
+  part.bytes = memory.bytes().subspan(1 << 20);
+  part.fd_offset = 1 << 20;
+  EXPECT_TRUE(store->register_memory(part).ok());
+  EXPECT_EQ(put_object(*store, "k", part.bytes.first(100'000)), kOk);
+  EXPECT_EQ(store->counts().staged_items, 1u);
+  EXPECT_TRUE(store->unregister_memory(part.bytes).ok());
+}
+
+// The daemon may still write to the buffers of a call whose agent was killed.
+TEST_F(MooncakeStandaloneTest, BuffersOfAbandonedCallsAreBusyForAWhile) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory memory(2 << 20);
+  ASSERT_TRUE(store->register_memory(memory.region()).ok());
+  ASSERT_EQ(put_object(*store, "k", bytes_of("k", 300'000)), kOk);
+  stack_.tell("stop-owner");
+  StatusCode code = kOk;
+  const CallOutcome outcome = get_into(*store, "k", memory.bytes().first(300'000), code);
+  EXPECT_EQ(code, StatusCode::deadline_exceeded) << outcome.status.to_string();
+  EXPECT_GT(outcome.buffers_busy_until, now() + 10s);
+  EXPECT_LT(outcome.buffers_busy_until, now() + 13s);
+  stack_.tell("continue-owner");
+  EXPECT_EQ(until(kOk, [&] { return check_object(*store, "k", 300'000); }), kOk);
 }
 
 TEST(MooncakePackageTest, WithoutThePackageTheLineThatInstallsItIsSaid) {

@@ -13,6 +13,7 @@ namespace {
 
 std::string python;
 std::unique_ptr<MooncakeStack> stack;
+std::unique_ptr<MooncakeStack> daemon_stack;
 
 class SharedStack : public testing::Environment {
  public:
@@ -20,7 +21,10 @@ class SharedStack : public testing::Environment {
     stack = std::make_unique<MooncakeStack>(python);
     ASSERT_TRUE(stack->ready());
   }
-  void TearDown() override { stack.reset(); }
+  void TearDown() override {
+    daemon_stack.reset();
+    stack.reset();
+  }
 };
 
 }  // namespace
@@ -28,6 +32,13 @@ class SharedStack : public testing::Environment {
 MooncakeStack& mooncake_stack() {
   HITIDE_CHECK(stack != nullptr, "the store is not up");
   return *stack;
+}
+
+MooncakeStack& mooncake_daemon_stack() {
+  if (!daemon_stack) {
+    daemon_stack = std::make_unique<MooncakeStack>(python, 512, MooncakeStack::Mode::standalone);
+  }
+  return *daemon_stack;
 }
 
 }  // namespace hitide

@@ -94,23 +94,27 @@ std::string find_mooncake_python(std::string& why_not) {
   return {};
 }
 
-MooncakeStack::MooncakeStack(const std::string& python, int segment_mb) : python_(python) {
+MooncakeStack::MooncakeStack(const std::string& python, int segment_mb, Mode mode)
+    : python_(python) {
   std::array<int, 2> in{};
   std::array<int, 2> out{};
   if (::pipe2(in.data(), O_CLOEXEC) != 0 || ::pipe2(out.data(), O_CLOEXEC) != 0) {
     ADD_FAILURE() << "no pipes";
     return;
   }
-  pid_ = run({python, std::string(HITIDE_SOURCE_DIR) + "/tests/integration/mooncake_stack.py",
-              "--segment-mb", std::to_string(segment_mb), std::to_string(::getpid())},
-             in[0], out[1]);
+  std::vector<std::string> command = {
+      python, std::string(HITIDE_SOURCE_DIR) + "/tests/integration/mooncake_stack.py",
+      "--segment-mb", std::to_string(segment_mb)};
+  if (mode == Mode::standalone) command.push_back("--daemon");
+  command.push_back(std::to_string(::getpid()));
+  pid_ = run(command, in[0], out[1]);
   ::close(in[0]);
   ::close(out[1]);
   to_ = in[1];
   from_ = out[0];
   std::istringstream line(read_line());
   std::string word;
-  line >> word >> master_ >> metrics_port_;
+  line >> word >> master_ >> metrics_port_ >> daemon_port_;
   EXPECT_EQ(word, "ready") << "the store did not start";
 }
 
@@ -150,6 +154,9 @@ MooncakeOptions MooncakeStack::options() const {
   options.protocol = "tcp";
   options.master_server_address = master_;
   options.master_metrics_port = static_cast<std::uint16_t>(metrics_port_);
+  options.standalone_storage = daemon_port_ != 0;
+  if (daemon_port_ != 0)
+    options.client_server_address = "127.0.0.1:" + std::to_string(daemon_port_);
   options.python = python_;
   options.object_bytes_max = 4u << 20;
   options.bounce_bytes = 16u << 20;

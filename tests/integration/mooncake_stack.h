@@ -2,6 +2,7 @@
 // namespace where this process may have one, so that nothing listens outside.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -20,8 +21,10 @@ std::string find_mooncake_python(std::string& why_not);
 
 class MooncakeStack {
  public:
+  enum class Mode : std::uint8_t { embedded, standalone };
   // Fails the test where it does not start.
-  explicit MooncakeStack(const std::string& python, int segment_mb = 512);
+  explicit MooncakeStack(const std::string& python, int segment_mb = 512,
+                         Mode mode = Mode::embedded);
   ~MooncakeStack();
   MooncakeStack(const MooncakeStack&) = delete;
   MooncakeStack& operator=(const MooncakeStack&) = delete;
@@ -43,6 +46,7 @@ class MooncakeStack {
   std::string read_ahead_;
   std::string master_;
   int metrics_port_ = 0;
+  int daemon_port_ = 0;
 };
 
 }  // namespace hitide

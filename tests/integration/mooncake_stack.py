@@ -1,10 +1,11 @@
 """A real Mooncake for tests: a master and an owner of a segment, on free ports of this machine.
 
-    PYTHON tests/integration/mooncake_stack.py [--segment-mb N] [--lease SECONDS]
+    PYTHON tests/integration/mooncake_stack.py [--segment-mb N] [--lease SECONDS] [--daemon] PARENT
 
-Needs an interpreter that has the package. Speaks in lines: first `ready MASTER METRICS_PORT`, then
-one answer to each command on standard input: `clear`, `stop-owner` (SIGSTOP), `continue-owner`,
-`kill-owner`, `start-owner`, and the same four for the master. `ok` or `error WHY`. It stops
+Needs an interpreter that has the package. Speaks in lines: first
+`ready MASTER METRICS_PORT DAEMON_PORT`, then one answer, `ok` or `error WHY`, to each command on
+standard input: `clear`, `stop-owner` (SIGSTOP), `continue-owner`, `kill-owner`, `start-owner`, and
+the same four for the master. With --daemon the owner is a store daemon for thin clients. It stops
 everything and ends when standard input closes.
 """
 
@@ -19,6 +20,7 @@ import threading
 import time
 
 sys.dont_write_bytecode = True
+os.environ["MC_LOG_LEVEL"] = "ERROR"  # also for a client in this process
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
@@ -56,12 +58,14 @@ def wait_for(condition, what):
 class Stack:
     """The two processes."""
 
-    def __init__(self, segment_mb, lease):
+    def __init__(self, segment_mb, lease, daemon):
         import mooncake  # pylint: disable=import-outside-toplevel
         self.folder = os.path.dirname(mooncake.__file__)
         self.segment_bytes = segment_mb << 20
         self.lease = lease
         self.port, self.metrics = free_port(), free_port()
+        # The daemon for thin clients owns the segment in the owner's place.
+        self.daemon_port = free_port() if daemon else 0
         self.master = self.owner = None
 
     def start_master(self):
@@ -79,6 +83,9 @@ class Stack:
                  "master")
 
     def start_owner(self):
+        if self.daemon_port:
+            self.start_daemon()
+            return
         self.owner = subprocess.Popen(
             [sys.executable, "-m", "hitide.store_agent.owner", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
@@ -88,8 +95,30 @@ class Stack:
                         f"master_server_address=127.0.0.1:{self.port}\n\n", "ready ")
         wait_for(lambda: get(self.metrics, "/get_all_segments").strip(), "segment")
 
+    def start_daemon(self):
+        self.owner = subprocess.Popen(
+            [os.path.join(self.folder, "mooncake_client"), "--host=127.0.0.1",
+             f"--port={self.daemon_port}", "--metadata_server=P2PHANDSHAKE",
+             f"--master_server_address=127.0.0.1:{self.port}", "--protocol=tcp",
+             f"--global_segment_size={self.segment_bytes >> 20}MB"],
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "MC_LOG_LEVEL": "ERROR", "MC_TCP_ENABLE_CONNECTION_POOL": "1"})
+        wait_for(lambda: self._alive(self.owner, "daemon") and
+                 get(self.metrics, "/get_all_segments").strip(), "segment")
+
     def clear(self):
+        if self.daemon_port:
+            self._clear_through_client()
+            return
         self._ask_owner("clear\n", "cleared ")
+
+    def _clear_through_client(self):
+        from mooncake.store import MooncakeDistributedStore  # pylint: disable=C0415
+        store = MooncakeDistributedStore()
+        if store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", f"127.0.0.1:{self.port}"):
+            raise RuntimeError("no client to clear the store with")
+        store.remove_all(True)
+        store.close()
 
     def _ask_owner(self, text, wanted):
         self.owner.stdin.write(text)
@@ -115,10 +144,10 @@ class Stack:
             if child is None or child.poll() is not None:
                 continue
             child.send_signal(signal.SIGCONT)
-            if number is None:
+            if number is None and not self.daemon_port:
                 child.stdin.close()  # it unmounts, then ends
             else:
-                child.send_signal(number)
+                child.send_signal(number or signal.SIGTERM)
             try:
                 child.wait(10)
             except subprocess.TimeoutExpired:
@@ -145,14 +174,15 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--segment-mb", type=int, default=512)
     parser.add_argument("--lease", type=int, default=2)
+    parser.add_argument("--daemon", action="store_true", help="for thin clients")
     parser.add_argument("parent", type=int)
     arguments = parser.parse_args()
     process.die_with_parent(arguments.parent)
-    stack = Stack(arguments.segment_mb, arguments.lease)
+    stack = Stack(arguments.segment_mb, arguments.lease, arguments.daemon)
     try:
         stack.start_master()
         stack.start_owner()
-        print(f"ready 127.0.0.1:{stack.port} {stack.metrics}", flush=True)
+        print(f"ready 127.0.0.1:{stack.port} {stack.metrics} {stack.daemon_port}", flush=True)
         for line in sys.stdin:
             try:
                 carry_out(stack, line.strip())

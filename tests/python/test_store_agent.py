@@ -95,6 +95,19 @@ class Client:
         self._enter("remove", keys)
         return [0 if self.world.objects.pop(key, None) is not None else -704 for key in keys]
 
+    def setup_dummy(self, pool, local, address):
+        assert (pool, local) == (0, 0)
+        self.world.setups.append(("dummy", address))
+        self.open = self.world.setup_code == 0
+        return self.world.setup_code
+
+    def alloc_from_mem_pool(self, size):
+        """One memory file for each segment, as the thin client has it."""
+        fd = os.memfd_create("mooncake_shm")
+        os.ftruncate(fd, size)
+        self.world.segments.append(memory.Region(fd, 0, size))
+        return self.world.segments[-1].base
+
     def register_buffer(self, base, size):
         self.world.registered.append((base, size))
         return self.world.register_code
@@ -113,7 +126,7 @@ class World:
     def __init__(self):
         self.setup_code = self.register_code = 0
         self.setups, self.calls, self.registered = [], [], []
-        self.objects, self.groups, self.answers = {}, {}, {}
+        self.objects, self.groups, self.answers, self.segments = {}, {}, {}, []
         self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
                                              MooncakeDistributedStore=lambda: Client(self))
 
@@ -351,7 +364,8 @@ def region_fd():
 
 def test_places_outside_a_region_have_no_address(region_fd):
     regions = memory.Memory()
-    region = regions.add(3, region_fd, 4096, 8192)
+    region, code = regions.add(3, region_fd, 4096, 8192)
+    assert code == 0
     places = [(3, 0, 1), (3, 8191, 1), (3, 0, 8192), (3, 1, 8192), (3, 8193, 0), (4, 0, 1),
               (3, 1 << 63, 1 << 63)]
     addresses, _ = regions.resolve(places)
@@ -451,6 +465,36 @@ def test_bytes_go_through_shared_memory(peer, world, region_fd):
     status, _ = peer.call(frames.REMOVE_MEMORY, frames.REGION.pack(5))
     assert status == frames.OK
     assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED] * 3
+
+
+def test_a_thin_client_adopts_whole_memory_files(peer, world, region_fd):
+    status, body = peer.call(frames.SETUP, frames.encode_pairs(
+        {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}))
+    assert status == frames.OK and frames.decode_results(body)[0] == [0]
+    assert world.setups == [("dummy", "127.0.0.1:9")]
+    os.pwrite(region_fd, b"payload", 100)
+    for part in (frames.MEMORY.pack(5, 4096, 8192), frames.MEMORY.pack(5, 0, 8192)):
+        assert peer.call(frames.ADD_MEMORY, part, region_fd)[0] == frames.BAD_REQUEST
+    status, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 3 * 4096), region_fd)
+    assert status == frames.OK and frames.decode_results(body)[0] == [0]
+    assert world.registered == [(world.segments[0].base, 3 * 4096)]
+    put = frames.encode_items([(5, 100, 7)], [b"k"], [b""])
+    assert frames.decode_results(peer.call(frames.PUT, put)[1])[0] == [frames.PUT_WRITTEN]
+    assert world.objects == {b"k": b"payload"}, "the segment shows the cache's memory"
+    get = frames.encode_items([(5, 8192, 7)], [b"k"], [b""])
+    assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [7]
+    assert os.pread(region_fd, 7, 8192) == b"payload"
+
+
+def test_an_adoption_that_is_refused_is_told(world, region_fd):
+    world.register_code = -1
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    peer.call(frames.SETUP, frames.encode_pairs(
+        {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}))
+    _, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 3 * 4096), region_fd)
+    assert frames.decode_results(body)[0] == [-1]
+    get = frames.encode_items([(5, 0, 7)], [b"k"], [b""])
+    assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED]
 
 
 def test_lanes_serve_calls_and_nothing_else(peer, world):

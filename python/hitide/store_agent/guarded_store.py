@@ -6,13 +6,14 @@ keys in a batch, sizes of zero, answers that are too many. None of that gets pas
 
 import time
 
-from hitide.store_agent import frames
+from hitide.store_agent import adopt, frames
 
 NO_SPACE = -200
 BAD_PARAMETERS = -600
 NOT_FOUND = -704
 SETTINGS = ("local_hostname", "metadata_server", "protocol", "device_name",
             "master_server_address")
+THIN_SETTINGS = ("client_server_address",)
 NO_SPACE_TRIES = 3
 NO_SPACE_PAUSE_S = 0.015
 
@@ -37,6 +38,7 @@ class GuardedStore:
         self._package = package
         self._store = None
         self._registers = False
+        self.thin = False
         self.groups = hasattr(package.ReplicateConfig(), "group_ids")
 
     @property
@@ -47,19 +49,24 @@ class GuardedStore:
         """0, or the client's code: the object can be set up again then."""
         if self._store is not None:
             raise frames.RequestError("set up already")
-        missing = [name for name in SETTINGS if name not in options]
+        thin = options.get("standalone_storage") == "1"
+        missing = [name for name in (THIN_SETTINGS if thin else SETTINGS) if name not in options]
         if missing:
             raise frames.RequestError(f"set-up lacks {', '.join(missing)}")
         store = self._package.MooncakeDistributedStore()
         # The client of this process never owns a segment: it may be killed at any time.
-        code = store.setup(options["local_hostname"], options["metadata_server"], 0, 0,
-                           options["protocol"], options["device_name"],
-                           options["master_server_address"],
-                           tenant_id=options.get("tenant_id", "default"))
+        if thin:
+            code = store.setup_dummy(0, 0, options["client_server_address"])
+        else:
+            code = store.setup(options["local_hostname"], options["metadata_server"], 0, 0,
+                               options["protocol"], options["device_name"],
+                               options["master_server_address"],
+                               tenant_id=options.get("tenant_id", "default"))
         if code is None or int(code) != 0:
             return -1 if code is None else int(code)
         # Over TCP the client takes any address, and what is registered can be read by peers.
-        self._registers = options["protocol"] != "tcp"
+        self._registers = not thin and options["protocol"] != "tcp"
+        self.thin = thin
         self._store = store
         return 0
 
@@ -67,7 +74,12 @@ class GuardedStore:
         return int(self._client().register_buffer(base, size)) if self._registers else 0
 
     def unregister(self, base):
-        return int(self._client().unregister_buffer(base)) if self._registers else 0
+        registered = self._registers or self.thin
+        return int(self._client().unregister_buffer(base)) if registered else 0
+
+    def adopt(self, fd, size):
+        """(address, code) of the cache's memory, made a segment of the thin client."""
+        return adopt.adopt(self._client(), fd, size)
 
     def exists(self, keys):
         """1 there, 0 not, or a code."""

@@ -22,6 +22,14 @@ class Region:
         self.base = ctypes.addressof(self._anchor)
 
 
+class AdoptedRegion:
+    """Memory that is mapped as a segment of the client, which keeps it until the end."""
+
+    def __init__(self, base, size):
+        self.base = base
+        self.size = size
+
+
 class Memory:
     """Regions by their number. Any thread."""
 
@@ -29,8 +37,10 @@ class Memory:
         self._lock = threading.Lock()
         self._regions = {}
 
-    def add(self, number, fd, offset, size):
-        """Maps a region; the descriptor stays the caller's."""
+    def add(self, number, fd, offset, size, adopt=None):
+        """Maps a region; the descriptor stays the caller's. With `adopt`, a function of descriptor
+        and size that answers (address, code), the client does the mapping. Answers the region and
+        the client's code; a region with another code than 0 is not kept."""
         if size == 0 or offset % mmap.ALLOCATIONGRANULARITY != 0:
             raise frames.RequestError(
                 f"region {number}: {size} bytes from {offset}: the size must not be 0 and the "
@@ -44,10 +54,20 @@ class Memory:
             if number in self._regions or len(self._regions) >= REGIONS_MAX:
                 raise frames.RequestError(f"region {number} is mapped already, or there are "
                                           f"{REGIONS_MAX} of them")
-        region = Region(fd, offset, size)
-        with self._lock:
-            self._regions[number] = region
-        return region
+        code = 0
+        if adopt is None:
+            region = Region(fd, offset, size)
+        else:
+            if offset != 0 or size != held:
+                raise frames.RequestError(
+                    f"region {number}: a thin client takes whole files only, not {size} bytes from "
+                    f"{offset} of {held}")
+            base, code = adopt(fd, size)
+            region = AdoptedRegion(base, size)
+        if code == 0:
+            with self._lock:
+                self._regions[number] = region
+        return region, code
 
     def remove(self, number):
         with self._lock:

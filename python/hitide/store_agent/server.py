@@ -155,8 +155,12 @@ class Server:
         number, offset, size = frames.decode_memory(body)
         if fd < 0:
             raise frames.RequestError(f"region {number}: no descriptor came along")
-        region = self._memory.add(number, fd, offset, size)
-        code = self._needed().register(region.base, size)
+        store = self._needed()
+        if store.thin:
+            _, code = self._memory.add(number, fd, offset, size, store.adopt)
+            return frames.encode_results([code])
+        region, _ = self._memory.add(number, fd, offset, size)
+        code = store.register(region.base, size)
         if code != 0:
             self._memory.remove(number)
         return frames.encode_results([code])

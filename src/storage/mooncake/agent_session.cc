@@ -130,14 +130,14 @@ Result<FrameBytes> AgentSession::call(AgentLane lane, const AgentRequest& reques
   return answer;
 }
 
-Result<FrameBytes> AgentSession::control(const AgentRequest& request) {
-  const TimePoint limit = now() + control_limit_;
+Result<FrameBytes> AgentSession::control(const AgentRequest& request, Duration more) {
+  const TimePoint limit = now() + control_limit_ + more;
   const std::unique_lock lock(control_mutex_, limit);
   if (!lock.owns_lock()) {
     return Status(StatusCode::deadline_exceeded, "the store agent's control connection is busy");
   }
   if (dead_) return Status(StatusCode::unavailable, "the store agent ended: " + death());
-  return judge(control_.call(request, limit), control_, control_limit_);
+  return judge(control_.call(request, limit), control_, control_limit_ + more);
 }
 
 void AgentSession::kill(const std::string& why) {

@@ -48,8 +48,8 @@ class AgentSession {
   // ended, or was killed for another call's sake. Else as AgentSocket::call().
   Result<FrameBytes> call(AgentLane lane, const AgentRequest& request, TimePoint lane_deadline,
                           Duration limit);
-  // The same over the control connection.
-  Result<FrameBytes> control(const AgentRequest& request);
+  // The same over the control connection; control_limit of the configuration, and `more`.
+  Result<FrameBytes> control(const AgentRequest& request, Duration more = Duration::zero());
 
   // Kills the agent and waits until it is gone. `why` is kept if it is the first reason.
   void kill(const std::string& why);

@@ -3,9 +3,12 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include <fmt/format.h>
+
+#include "base/clock.h"
 
 namespace hitide {
 
@@ -29,9 +32,9 @@ Result<std::unique_ptr<BounceMemory>> BounceMemory::create(std::uint64_t bytes) 
 
 std::uint64_t BounceMemory::find_gap(std::uint64_t bytes) const {
   std::uint64_t at = 0;
-  for (const auto& [offset, length] : taken_) {
+  for (const auto& [offset, taken] : taken_) {
     if (offset - at >= bytes) return at;
-    at = offset + length;
+    at = offset + taken.bytes;
   }
   return bytes_.size() - at >= bytes ? at : bytes_.size();
 }
@@ -40,24 +43,39 @@ BounceMemory::Piece BounceMemory::take(std::uint64_t bytes, TimePoint deadline) 
   std::unique_lock lock(mutex_);
   const auto ticket = waiting_.insert(next_ticket_++).first;
   const auto fits = [&] { return ticket == waiting_.begin() && find_gap(bytes) < bytes_.size(); };
-  bool ready = true;
-  if (deadline == kNoDeadline) {
-    changed_.wait(lock, fits);
-  } else {
-    ready = changed_.wait_until(lock, deadline, fits);
+  bool ready = false;
+  for (;;) {
+    const TimePoint due = free_overdue();
+    ready = fits();
+    if (ready || SystemClock::instance().now() >= deadline) break;
+    const TimePoint end = std::min(deadline, due);
+    if (end == kNoDeadline) {
+      changed_.wait(lock);
+    } else {
+      changed_.wait_until(lock, end);
+    }
   }
   waiting_.erase(ticket);
   changed_.notify_all();  // another one is first now
   if (!ready) return {};
   const std::uint64_t offset = find_gap(bytes);
-  taken_.emplace(offset, bytes);
+  taken_.emplace(offset, Taken{.bytes = bytes, .until = TimePoint::max()});
   return {this, offset, bytes};
 }
 
-void BounceMemory::give_back(std::uint64_t offset) {
+TimePoint BounceMemory::free_overdue() {
+  const TimePoint now = SystemClock::instance().now();
+  std::erase_if(taken_, [now](const auto& entry) { return entry.second.until <= now; });
+  TimePoint due = kNoDeadline;
+  for (const auto& [offset, taken] : taken_) due = std::min(due, taken.until);
+  return due;
+}
+
+void BounceMemory::give_back(std::uint64_t offset, TimePoint busy_until) {
   {
     const std::lock_guard lock(mutex_);
-    taken_.erase(offset);
+    taken_.at(offset).until = busy_until;
+    free_overdue();
   }
   changed_.notify_all();
 }

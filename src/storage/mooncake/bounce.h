@@ -34,9 +34,11 @@ class BounceMemory {
           bytes_(other.bytes_) {}
     Piece& operator=(Piece&&) = delete;
     ~Piece() {
-      if (memory_ != nullptr) memory_->give_back(offset_);
+      if (memory_ != nullptr) memory_->give_back(offset_, busy_until_);
     }
     explicit operator bool() const { return memory_ != nullptr; }
+    // Somebody may write to it until then: it is not handed out before.
+    void keep_until(TimePoint time) { busy_until_ = time; }
     std::uint64_t offset() const { return offset_; }
     std::span<std::byte> bytes() const { return memory_->bytes_.subspan(offset_, bytes_); }
 
@@ -47,6 +49,7 @@ class BounceMemory {
     BounceMemory* memory_ = nullptr;
     std::uint64_t offset_ = 0;
     std::uint64_t bytes_ = 0;
+    TimePoint busy_until_ = TimePoint::min();
   };
 
   // bytes: a multiple of 4096. resource_exhausted: the system has no such memory.
@@ -65,16 +68,22 @@ class BounceMemory {
   BounceMemory(UniqueFd fd, std::span<std::byte> bytes);
   // The start of a gap of so many bytes, or bytes_.size().
   std::uint64_t find_gap(std::uint64_t bytes) const;
-  void give_back(std::uint64_t offset);
+  void give_back(std::uint64_t offset, TimePoint busy_until);
+  // Frees what was kept until now or earlier; answers when the next is due.
+  TimePoint free_overdue();
 
   const UniqueFd fd_;
   const std::span<std::byte> bytes_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::map<std::uint64_t, std::uint64_t> taken_;  // guarded by mutex_; offset -> bytes
-  std::set<std::uint64_t> waiting_;               // guarded by mutex_; tickets, oldest first
-  std::uint64_t next_ticket_ = 0;                 // guarded by mutex_
+  struct Taken {
+    std::uint64_t bytes;
+    TimePoint until;  // max(): until it is given back
+  };
+  std::map<std::uint64_t, Taken> taken_;  // guarded by mutex_; by offset
+  std::set<std::uint64_t> waiting_;       // guarded by mutex_; tickets, oldest first
+  std::uint64_t next_ticket_ = 0;         // guarded by mutex_
 };
 
 }  // namespace hitide

@@ -11,6 +11,9 @@
 namespace hitide {
 namespace {
 
+// A daemon drops a client that is gone, and with it the calls that it made, after ten seconds.
+constexpr Duration kDaemonGoesOn = std::chrono::seconds(12);
+
 // True, and the buffers as one span, when each begins where the one before it ends.
 template <typename Buffer>
 bool adjacent(std::span<const Buffer> buffers, std::span<const std::byte>& whole) {
@@ -181,7 +184,7 @@ Status MooncakeStore::move_batch(const Call<Item>& call, std::span<Work> batch) 
     staged += work.bytes;
   }
   if (staged == 0) return exchange(call, batch, 0);
-  const BounceMemory::Piece piece = bounce_->take(staged, call.options.deadline);
+  BounceMemory::Piece piece = bounce_->take(staged, call.options.deadline);
   if (!piece) return passed_deadline(call.kind, batch.size());
   for (const Work& work : batch) {
     if (!work.direct) {
@@ -189,6 +192,7 @@ Status MooncakeStore::move_batch(const Call<Item>& call, std::span<Work> batch) 
     }
   }
   const Status status = exchange(call, batch, piece.offset());
+  piece.keep_until(busy_until(call.session, status));
   for (const Work& work : batch) {
     if (!work.direct && call.out[work.item].code == StatusCode::ok) {
       scatter(call.items[work.item], piece.bytes().subspan(work.offset, work.bytes));
@@ -256,7 +260,8 @@ CallOutcome MooncakeStore::move(AgentCall kind, std::span<const Item> items,
     if (status.ok()) status = asked;
   }
   count_moves(kind, out);
-  return {.status = std::move(status)};
+  const TimePoint busy = busy_until(**session, status);
+  return {.status = std::move(status), .buffers_busy_until = busy};
 }
 
 // Gets of a length that no object has: data_loss where there is one, else not_found.
@@ -273,6 +278,11 @@ Status MooncakeStore::judge_lengths(const Call<Item>& call, std::span<const std:
     if (result->code == StatusCode::ok) result->code = StatusCode::data_loss;
   }
   return status;
+}
+
+TimePoint MooncakeStore::busy_until(const AgentSession& session, const Status& status) const {
+  const bool daemon_may_go_on = options_.standalone_storage && !status.ok() && !session.alive();
+  return daemon_may_go_on ? SystemClock::instance().now() + kDaemonGoesOn : TimePoint::min();
 }
 
 void MooncakeStore::count_moves(AgentCall kind, std::span<const ItemResult> out) {

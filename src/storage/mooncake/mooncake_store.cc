@@ -19,7 +19,7 @@ constexpr std::string_view kPackage = "mooncake-transfer-engine-non-cuda==0.3.13
 
 // rdma needs a device, and the client's set-up does not notice that there is none.
 Status check_devices(const MooncakeOptions& options) {
-  if (options.protocol != "rdma") return {};
+  if (options.protocol != "rdma" || options.standalone_storage) return {};
   const std::filesystem::path devices("/sys/class/infiniband");
   std::error_code error;
   std::string_view names = options.device_name;
@@ -60,17 +60,6 @@ std::uint64_t number(const std::map<std::string, std::string>& pairs, const char
   std::uint64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   return error == std::errc() && end == text.data() + text.size() ? value : otherwise;
-}
-
-Status map_in_agent(AgentSession& session, std::uint32_t region, const MemoryRegion& memory) {
-  const FrameBytes body = encode_memory(region, memory.fd_offset, memory.bytes.size());
-  HITIDE_ASSIGN_OR_RETURN(
-      const FrameBytes answer,
-      session.control({.call = AgentCall::add_memory, .body = body, .fd = memory.fd}));
-  HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
-  if (codes[0] == 0) return {};
-  return Status(StatusCode::failed_precondition,
-                fmt::format("the store's client answers {} to its registration", codes[0]));
 }
 
 StatusCode meaning_of(AgentCall kind, std::int64_t code) {
@@ -151,7 +140,7 @@ ChildCommand MooncakeStore::python_command(std::vector<std::string> arguments) c
 }
 
 void MooncakeStore::start_owner() {
-  if (options_.global_segment_size == 0) return;
+  if (options_.global_segment_size == 0 || options_.standalone_storage) return;
   owner_ = std::make_unique<OwnerProcess>(
       python_command({"-m", "hitide.store_agent.owner", "--socket"}),
       FramePairs{
@@ -176,6 +165,10 @@ AgentConfig MooncakeStore::agent_config() const {
       {"master_server_address", options_.master_server_address},
       {"tenant_id", options_.tenant_id},
   };
+  if (options_.standalone_storage) {
+    config.setup.emplace_back("standalone_storage", "1");
+    config.setup.emplace_back("client_server_address", options_.client_server_address);
+  }
   if (options_.master_metrics_port != 0) {
     config.setup.emplace_back("master_metrics_port", std::to_string(options_.master_metrics_port));
   }
@@ -183,15 +176,6 @@ AgentConfig MooncakeStore::agent_config() const {
   config.start_limit = options_.start_limit;
   config.control_limit = options_.call_limit;
   return config;
-}
-
-Status MooncakeStore::on_agent_start(AgentSession& session) {
-  const MemoryRegion bounce{.bytes = bounce_->bytes(), .fd = bounce_->fd()};
-  HITIDE_RETURN_IF_ERROR(map_in_agent(session, kBounceRegion, bounce));
-  regions_.map_all([&session](const RegionTable::Region& region) {
-    return map_in_agent(session, region.number, region.memory);
-  });
-  return {};
 }
 
 StoreCapabilities MooncakeStore::capabilities() const {
@@ -209,8 +193,83 @@ Duration MooncakeStore::limit_for(std::uint64_t bytes) const {
   return options_.call_limit + from_seconds(to_seconds(options_.call_limit_per_64mib) * share);
 }
 
-// ---- memory
-// --------------------------------------------------------------------------------------
+// ---- memory -----------------------------------------------------------------------------------
+
+Status MooncakeStore::on_agent_start(AgentSession& session) {
+  const MemoryRegion bounce{.bytes = bounce_->bytes(), .fd = bounce_->fd()};
+  HITIDE_RETURN_IF_ERROR(map_in_agent(session, kBounceRegion, bounce));
+  regions_.map_all([&](const RegionTable::Region& region) {
+    return map_in_agent(session, region.number, region.memory);
+  });
+  return {};
+}
+
+Status MooncakeStore::map_in_agent(AgentSession& session, std::uint32_t region,
+                                   const MemoryRegion& memory) {
+  const FrameBytes body = encode_memory(region, memory.fd_offset, memory.bytes.size());
+  const double gib = static_cast<double>(memory.bytes.size()) / static_cast<double>(1u << 30);
+  const Duration more = options_.standalone_storage
+                            ? from_seconds(to_seconds(options_.adopt_limit_per_gib) * gib)
+                            : Duration::zero();
+  HITIDE_ASSIGN_OR_RETURN(
+      const FrameBytes answer,
+      session.control({.call = AgentCall::add_memory, .body = body, .fd = memory.fd}, more));
+  HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
+  if (codes[0] != 0) {
+    return Status(StatusCode::failed_precondition,
+                  fmt::format("the store's client answers {} to its registration", codes[0]));
+  }
+  return options_.standalone_storage ? self_test(session, region, memory.bytes) : Status();
+}
+
+Result<std::int64_t> MooncakeStore::move_one(AgentSession& session, AgentCall kind,
+                                             const FrameItem& item) {
+  const FrameBytes body = encode_items({&item, 1});
+  HITIDE_ASSIGN_OR_RETURN(
+      const FrameBytes answer,
+      session.call(kind == AgentCall::put ? AgentLane::write : AgentLane::read,
+                   {.call = kind, .body = body}, kNoDeadline, options_.call_limit));
+  HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
+  return codes[0];
+}
+
+// An adopted region must show the daemon what it shows us. Its bytes are only read: it may be in
+// use.
+Status MooncakeStore::self_test(AgentSession& session, std::uint32_t region,
+                                std::span<const std::byte> bytes) {
+  const std::size_t size = std::min<std::size_t>(bytes.size(), 4096);
+  const std::string key = fmt::format("hitide/adoption/{}/{}/{}", session.process().pid(), region,
+                                      SystemClock::instance().now().time_since_epoch().count());
+  const BounceMemory::Piece read = bounce_->take(size, kNoDeadline);
+  const BounceMemory::Piece pattern = bounce_->take(size, kNoDeadline);
+  const bool is_bounce = region == kBounceRegion;
+  std::fill(pattern.bytes().begin(), pattern.bytes().end(), std::byte{0x5a});
+  const std::span<const std::byte> written = is_bounce ? pattern.bytes() : bytes.first(size);
+  const FrameItem source{.key = key,
+                         .group = {},
+                         .region = region,
+                         .offset = is_bounce ? pattern.offset() : 0,
+                         .bytes = size};
+  FrameItem target = source;
+  target.region = kBounceRegion;
+  target.offset = read.offset();
+  std::fill(read.bytes().begin(), read.bytes().end(), std::byte{0xa5});
+  HITIDE_ASSIGN_OR_RETURN(const std::int64_t put, move_one(session, AgentCall::put, source));
+  HITIDE_ASSIGN_OR_RETURN(const std::int64_t got, move_one(session, AgentCall::get, target));
+  const std::string_view name = key;
+  const FrameBytes body = encode_keys({&name, 1});
+  session
+      .call(AgentLane::write, {.call = AgentCall::remove, .body = body}, kNoDeadline,
+            options_.call_limit)
+      .status()
+      .ignore();
+  const bool same = std::equal(written.begin(), written.end(), read.bytes().begin());
+  if (put == 0 && got == static_cast<std::int64_t>(size) && same) return {};
+  return Status(StatusCode::failed_precondition,
+                fmt::format("adopting it for the store's daemon failed its test: put {}, get {}, "
+                            "bytes {}",
+                            put, got, same ? "equal" : "differ"));
+}
 
 Status MooncakeStore::register_memory(const MemoryRegion& region) {
   const CallGate::Pass pass(gate_);
@@ -234,8 +293,7 @@ Status MooncakeStore::unregister_memory(std::span<std::byte> bytes) {
   });
 }
 
-// ---- exists and remove
-// ---------------------------------------------------------------------------
+// ---- exists and remove ------------------------------------------------------------------------
 
 CallOutcome MooncakeStore::exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
                                   const CallOptions& options) {
@@ -310,8 +368,7 @@ Status MooncakeStore::ask_batches(AgentSession& session, AgentCall kind,
   return status;
 }
 
-// ---- the rest
-// ------------------------------------------------------------------------------------
+// ---- the rest ---------------------------------------------------------------------------------
 
 StoreStats MooncakeStore::stats() const {
   const CallGate::Pass pass(gate_);

@@ -12,6 +12,9 @@
 //
 // While there is no agent, or it could not reach the store, calls answer unavailable at once;
 // another agent is started by itself.
+//
+// Standalone mode: a daemon moves the bytes, and goes on when our agent is gone. Outcomes of calls
+// whose agent ended say in buffers_busy_until that the daemon may still touch their buffers.
 #pragma once
 
 #include <cstdint>
@@ -88,6 +91,9 @@ class MooncakeStore final : public ObjectStore {
   AgentConfig agent_config() const;
   void start_owner();
   Status on_agent_start(AgentSession& session);
+  Status map_in_agent(AgentSession& session, std::uint32_t region, const MemoryRegion& memory);
+  Status self_test(AgentSession& session, std::uint32_t region, std::span<const std::byte> bytes);
+  Result<std::int64_t> move_one(AgentSession& session, AgentCall kind, const FrameItem& item);
   std::string stored_key(std::string_view key) const { return key_prefix_ + std::string(key); }
   Duration limit_for(std::uint64_t bytes) const;
 
@@ -104,6 +110,8 @@ class MooncakeStore final : public ObjectStore {
   Status move_batch(const Call<Item>& call, std::span<Work> batch);
   template <typename Item>
   Status exchange(const Call<Item>& call, std::span<const Work> batch, std::uint64_t staged_at);
+  // When the buffers of a call that has ended so are free.
+  TimePoint busy_until(const AgentSession& session, const Status& status) const;
   template <typename Item>
   Status judge_lengths(const Call<Item>& call, std::span<const std::size_t> indices);
   std::size_t batch_end(std::span<const Work> works, std::size_t begin) const;

@@ -41,6 +41,16 @@ Status validate_texts(const MooncakeOptions& options) {
   return {};
 }
 
+Status validate_addresses(const MooncakeOptions& options) {
+  if (options.standalone_storage) {
+    const Result<HostPort> daemon = parse_host_port(options.client_server_address);
+    if (!daemon.ok()) return daemon.status().with_context("mooncake: client_server_address");
+    if (options.master_server_address.empty()) return {};
+  }
+  const Result<HostPort> master = parse_host_port(options.master_server_address);
+  return master.ok() ? Status() : master.status().with_context("mooncake: master_server_address");
+}
+
 }  // namespace
 
 Result<HostPort> parse_host_port(std::string_view text) {
@@ -76,8 +86,7 @@ Status validate(const MooncakeOptions& options) {
   if (options.protocol != "tcp" && options.protocol != "rdma") {
     return bad("protocol", options.protocol, "tcp or rdma");
   }
-  const Result<HostPort> master = parse_host_port(options.master_server_address);
-  if (!master.ok()) return master.status().with_context("mooncake: master_server_address");
+  HITIDE_RETURN_IF_ERROR(validate_addresses(options));
   const std::pair<std::string_view, std::uint32_t> lanes[] = {
       {"query_lanes", options.query_lanes},
       {"read_lanes", options.read_lanes},

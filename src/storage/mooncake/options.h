@@ -21,7 +21,11 @@ struct MooncakeOptions {
   std::string protocol = "rdma";                   // "rdma" or "tcp"
   std::string device_name;                         // rdma: devices, separated by commas
   std::string master_server_address;               // host:port
-  std::uint16_t master_metrics_port = 9003;        // on the master's host; 0: do not ask
+  // A thin client of a store daemon of this machine, which must be given then. The daemon has
+  // settings of its own: of those above only the master's address is used, to ask it for numbers.
+  bool standalone_storage = false;
+  std::string client_server_address;         // host:port
+  std::uint16_t master_metrics_port = 9003;  // on the master's host; 0: do not ask
   std::string tenant_id = "default";
   std::string extra_backend_tag;  // goes in front of every key
 
@@ -32,6 +36,7 @@ struct MooncakeOptions {
   Duration call_limit = std::chrono::seconds(3);            // of one call of the client
   Duration call_limit_per_64mib = std::chrono::seconds(1);  // more, by the bytes it moves
   Duration start_limit = std::chrono::seconds(10);          // of set-up
+  Duration adopt_limit_per_gib = std::chrono::seconds(30);  // standalone: of taking over memory
   std::uint32_t query_lanes = 2;                            // calls in flight by kind
   std::uint32_t read_lanes = 2;
   std::uint32_t write_lanes = 2;

@@ -32,8 +32,7 @@ TimePoint now() { return SystemClock::instance().now(); }
 TimePoint soon() { return now() + std::chrono::seconds(20); }
 using Use = KeyGuard::Use;
 
-// ---- KeyGuard
-// ------------------------------------------------------------------------------------
+// ---- KeyGuard ---------------------------------------------------------------------------------
 
 TEST(KeyGuardTest, ReadersShareAndWritersDoNot) {
   KeyGuard guard;
@@ -78,8 +77,7 @@ TEST(KeyGuardTest, OverlappingBatchesInAnyOrderDoNotLockEachOtherOut) {
   EXPECT_EQ(counted[0] + counted[1] + counted[2] + counted[3], expected);
 }
 
-// ---- BounceMemory
-// --------------------------------------------------------------------------------
+// ---- BounceMemory -----------------------------------------------------------------------------
 
 TEST(BounceTest, PiecesNeverOverlapAndComeBack) {
   constexpr std::uint64_t kSeed = 7;
@@ -112,8 +110,22 @@ TEST(BounceTest, WaitsUntilTheDeadlineOnly) {
   EXPECT_FALSE((*memory)->take(1, now() + std::chrono::milliseconds(5)));
 }
 
-// ---- RegionTable
-// ---------------------------------------------------------------------------------
+TEST(BounceTest, WhatMayStillBeWrittenToIsKeptForItsTime) {
+  const auto memory = BounceMemory::create(8 << 10);
+  ASSERT_TRUE(memory.ok());
+  const TimePoint free_at = now() + std::chrono::milliseconds(500);
+  {
+    auto piece = (*memory)->take(4 << 10, now());
+    ASSERT_TRUE(piece);
+    piece.keep_until(free_at);
+  }
+  EXPECT_FALSE((*memory)->take(8 << 10, now()));
+  EXPECT_TRUE((*memory)->take(4 << 10, now())) << "the rest is free";
+  EXPECT_TRUE((*memory)->take(8 << 10, soon())) << "and so is the piece when its time is over";
+  EXPECT_GE(now(), free_at);
+}
+
+// ---- RegionTable ------------------------------------------------------------------------------
 
 class RegionTableTest : public testing::Test {
  protected:
@@ -200,8 +212,7 @@ TEST_F(RegionTableTest, BadRegionsAreRefused) {
   EXPECT_EQ(table_.size(), 0u);
 }
 
-// ---- options
-// -------------------------------------------------------------------------------------
+// ---- options ----------------------------------------------------------------------------------
 
 // K14, B199.
 TEST(MooncakeOptionsTest, HostAndPortAreReadOrRefused) {
@@ -237,6 +248,7 @@ TEST(MooncakeOptionsTest, BadValuesAreNamed) {
     EXPECT_EQ(status.code(), StatusCode::invalid_argument) << name;
     EXPECT_NE(status.message().find(name), std::string_view::npos) << status.to_string();
   };
+  names("client_server_address", [](auto& o) { o.standalone_storage = true; });
   names("protocol", [](auto& o) { o.protocol = "udp"; });
   names("master_server_address", [](auto& o) { o.master_server_address = ""; });
   names("local_hostname", [](auto& o) { o.local_hostname = ""; });
@@ -288,8 +300,7 @@ TEST(MooncakeCodesTest, MissesAreMissesAndTheRestIsNot) {
   EXPECT_EQ(name_of_code(-900), "RPC_FAIL");
 }
 
-// ---- ChildProcess
-// --------------------------------------------------------------------------------
+// ---- ChildProcess -----------------------------------------------------------------------------
 
 ChildCommand shell(const std::string& script) {
   return {.program = "/bin/sh", .arguments = {"-c", script, "sh"}};
