@@ -373,7 +373,7 @@ TEST_F(MooncakeFaultTest, AClosedStoreLeavesNoProcess) {
   EXPECT_EQ(store->wait_until_ready(soon()).code(), StatusCode::failed_precondition);
 }
 
-// ---- a thin client of a daemon -------------------------------------------------------------------
+// ---- a thin client of a daemon ----------------------------------------------------------------
 
 class MooncakeStandaloneTest : public MooncakeFaultTest {
  protected:

@@ -66,7 +66,7 @@ class Stack:
         self.port, self.metrics = free_port(), free_port()
         # The daemon for thin clients owns the segment in the owner's place.
         self.daemon_port = free_port() if daemon else 0
-        self.master = self.owner = None
+        self.master = self.owner = self.client = None
 
     def start_master(self):
         self.master = subprocess.Popen(
@@ -90,7 +90,7 @@ class Stack:
             [sys.executable, "-m", "hitide.store_agent.owner", str(os.getpid())],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
             env={**os.environ, "PYTHONPATH": os.path.join(ROOT, "python"),
-                 "PYTHONDONTWRITEBYTECODE": "1", "MC_LOG_LEVEL": "ERROR", "MC_STORE_CLIENT_SETUP_RETRIES": "1"})
+                 "PYTHONDONTWRITEBYTECODE": "1", "MC_STORE_CLIENT_SETUP_RETRIES": "1"})
         self._ask_owner(f"local_hostname=127.0.0.1\nglobal_segment_size={self.segment_bytes}\n"
                         f"master_server_address=127.0.0.1:{self.port}\n\n", "ready ")
         wait_for(lambda: get(self.metrics, "/get_all_segments").strip(), "segment")
@@ -102,7 +102,7 @@ class Stack:
              f"--master_server_address=127.0.0.1:{self.port}", "--protocol=tcp",
              f"--global_segment_size={self.segment_bytes >> 20}MB"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "MC_LOG_LEVEL": "ERROR", "MC_TCP_ENABLE_CONNECTION_POOL": "1"})
+            env={**os.environ, "MC_TCP_ENABLE_CONNECTION_POOL": "1"})
         wait_for(lambda: self._alive(self.owner, "daemon") and
                  get(self.metrics, "/get_all_segments").strip(), "segment")
 
@@ -113,12 +113,14 @@ class Stack:
         self._ask_owner("clear\n", "cleared ")
 
     def _clear_through_client(self):
-        from mooncake.store import MooncakeDistributedStore  # pylint: disable=C0415
-        store = MooncakeDistributedStore()
-        if store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", f"127.0.0.1:{self.port}"):
-            raise RuntimeError("no client to clear the store with")
-        store.remove_all(True)
-        store.close()
+        if self.client is None:
+            from mooncake.store import MooncakeDistributedStore  # pylint: disable=C0415
+            client = MooncakeDistributedStore()
+            address = f"127.0.0.1:{self.port}"
+            if client.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", address) != 0:
+                raise RuntimeError("no client to clear the store with")
+            self.client = client
+        self.client.remove_all(True)
 
     def _ask_owner(self, text, wanted):
         self.owner.stdin.write(text)
