@@ -26,6 +26,16 @@ namespace {
 // A step that takes longer than this is taken for a hang.
 constexpr Duration kStepLimit = std::chrono::seconds(120);
 
+// ggml ends the process where memory or one of its own checks fails; the callback's place is before
+// that, and without one it starts a debugger. The memory for the line may not be there either.
+void log_abort(const char* message) {
+  try {
+    log_error("llama_aborts", {{"error", message}});
+  } catch (const std::exception&) {
+    return;
+  }
+}
+
 // Only of vocabularies in which every token stands for bytes of the text: elsewhere one token may
 // stand for any number of unknown characters, and 0 is the answer.
 std::uint64_t longest_token_bytes(const llama_vocab& vocabulary) {
@@ -83,6 +93,7 @@ class LlamaEngine final : public Engine {
 
 Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, CacheOptions cache,
                                                   std::unique_ptr<ObjectStore>* store) {
+  ggml_set_abort_callback(log_abort);
   HITIDE_ASSIGN_OR_RETURN(EngineSetup setup, set_up_engine(options, cache));
   std::unique_ptr<LlamaEngine> engine(new LlamaEngine);
   LlamaEngine* const self = engine.get();
