@@ -165,6 +165,11 @@ bool RequestReader::next_line(std::size_t bytes_max, std::string_view& line) {
 RequestReader::Step RequestReader::read_head() {
   // Empty lines before a request are from clients that end their bodies with one.
   while (buffer_.compare(at_, 2, "\r\n") == 0) at_ += 2;
+  // A client that speaks something else, such as TLS, may send no line end ever.
+  if (at_ < buffer_.size() && buffer_[at_] != '\r' && !is_token_char(buffer_[at_])) {
+    refuse(400, "bad_request", "this is no HTTP; the server speaks plain HTTP/1.1");
+    return Step::more;
+  }
   std::size_t begin = std::max(scanned_, at_);
   for (;;) {
     const std::size_t end = buffer_.find('\n', begin);

@@ -167,6 +167,7 @@ TEST(RequestReader, RefusesWhatIsNoHttp) {
                            "GET  / HTTP/1.1", "GET / FTP/1.1", "GET /\x7f HTTP/1.1"}) {
     EXPECT_EQ(refusal_of(fmt::format("{}\r\n\r\n", line)), 400) << line;
   }
+  EXPECT_EQ(refusal_of("\x16\x03\x01"), 400) << "TLS, without any line end";
   EXPECT_EQ(refusal_of("GET / HTTP/2.0\r\n\r\n"), 505);
   const std::string chunked = "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
   for (const char* chunk : {"\r\n", "x\r\n", "-1\r\n", "2\r\nabc\r\n", "2\nab\r\n"}) {
