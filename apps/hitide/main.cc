@@ -25,8 +25,9 @@ int printed(const std::string& command) {
   errno = 0;
   std::cout.flush();
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return kDone;
-  const int error = errno == 0 ? EIO : errno;
-  return complain(command, "standard output: " + std::generic_category().message(error), kFailed);
+  // Long outputs fail before this call, and their reason is gone.
+  const std::string why = errno == 0 ? "" : ": " + std::generic_category().message(errno);
+  return complain(command, "standard output does not take all of it" + why, kFailed);
 }
 
 namespace {

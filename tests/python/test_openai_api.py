@@ -193,6 +193,26 @@ def test_broken_bodies_are_refused(server):
     assert server.http.get("/health").status_code == 200
 
 
+def test_texts_that_cannot_fit_are_refused_by_their_bytes(server):
+    response = server.http.post("/v1/completions", json={"prompt": "a" * 1_000_000})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "context_length_exceeded" and error["param"] == "prompt"
+    assert "1000000 bytes" in error["message"]
+    # Below that bound the tokens decide.
+    response = server.http.post("/v1/completions", json={"prompt": " a" * 3000})
+    assert "3000 tokens" in response.json()["error"]["message"]
+
+
+def test_chats_with_nul_are_refused_and_prompts_are_not(server):
+    response = server.http.post("/v1/chat/completions", json={
+        "messages": [{"role": "user", "content": "one\0two"}]})
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages[0].content"
+    answer = server.http.post("/v1/completions", json={"prompt": "one\0two", "max_tokens": 1})
+    assert answer.json()["usage"]["prompt_tokens"] >= 3
+
+
 def test_a_client_that_leaves_ends_its_generation(server):
     name = 'hitide_engine_requests_total{reason="cancelled"}'
     before = server.metric(name)

@@ -2,6 +2,7 @@
 
 import os
 import random
+import resource
 import shutil
 import signal
 import threading
@@ -40,6 +41,18 @@ def segment_files(store):
              if os.path.getsize(os.path.join(folder, name)) > 4096]
     assert found, f"no segments in {store}"
     return found
+
+
+def test_a_limit_on_file_sizes_ends_no_server(start, tmp_path):
+    server = start(*storage_arguments(tmp_path))
+    limit = 1 << 20
+    resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    for about in ("lantern", "harbour", "meadow", "quarry"):  # each more than the limit
+        server.chat(long_prompt(about), tokens=2)
+        server.wait_idle()
+    assert server.process.poll() is None, server.log()
+    assert server.http.get("/health").status_code == 200
+    assert server.stop() == 0
 
 
 def test_warm_after_sigkill(start, tmp_path, prompt, expected):
