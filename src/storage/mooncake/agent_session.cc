@@ -132,12 +132,23 @@ Result<FrameBytes> AgentSession::call(AgentLane lane, const AgentRequest& reques
 
 Result<FrameBytes> AgentSession::control(const AgentRequest& request, Duration more) {
   const TimePoint limit = now() + control_limit_ + more;
-  const std::unique_lock lock(control_mutex_, limit);
-  if (!lock.owns_lock()) {
-    return Status(StatusCode::deadline_exceeded, "the store agent's control connection is busy");
+  {
+    std::unique_lock lock(lanes_mutex_);
+    if (!lane_free_.wait_until(lock, limit, [&] { return dead_ || !control_busy_; })) {
+      return Status(StatusCode::deadline_exceeded,
+                    fmt::format("{}: the control connection to the store agent is busy",
+                                to_string(request.call)));
+    }
+    if (dead_) return Status(StatusCode::unavailable, "the store agent ended: " + death());
+    control_busy_ = true;
   }
-  if (dead_) return Status(StatusCode::unavailable, "the store agent ended: " + death());
-  return judge(control_.call(request, limit), control_, control_limit_ + more);
+  Result<FrameBytes> answer = judge(control_.call(request, limit), control_, control_limit_ + more);
+  {
+    const std::lock_guard lock(lanes_mutex_);
+    control_busy_ = false;
+  }
+  lane_free_.notify_all();
+  return answer;
 }
 
 void AgentSession::kill(const std::string& why) {

@@ -74,14 +74,14 @@ class AgentSession {
 
   const std::unique_ptr<ChildProcess> process_;
   const Duration control_limit_;
-  std::timed_mutex control_mutex_;
-  AgentSocket control_;  // guarded by control_mutex_
+  AgentSocket control_;  // used by whoever has set control_busy_
   std::atomic<bool> dead_ = false;
   mutable std::mutex death_mutex_;
   std::string death_;  // guarded by death_mutex_
 
   std::mutex lanes_mutex_;
   std::condition_variable lane_free_;
+  bool control_busy_ = false;  // guarded by lanes_mutex_
   std::array<Pool, kAgentLaneCount> pools_;
 };
 
