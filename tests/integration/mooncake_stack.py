@@ -1,6 +1,6 @@
 """A real Mooncake for tests: a master and an owner of a segment, on free ports of this machine.
 
-    PYTHON tests/integration/mooncake_stack.py [--segment-mb N] [--lease SECONDS] [--daemon] PARENT
+    PYTHON tests/integration/mooncake_stack.py [--segment-mb N] [--lease SECONDS] [--daemon]
 
 Needs an interpreter that has the package. Speaks in lines: first
 `ready MASTER METRICS_PORT DAEMON_PORT`, then one answer, `ok` or `error WHY`, to each command on
@@ -27,6 +27,12 @@ sys.path.insert(0, os.path.join(ROOT, "python"))
 from hitide.store_agent import process  # pylint: disable=wrong-import-position
 
 READY_SECONDS = 30.0
+
+
+def die_with_this(parent=os.getpid()):
+    """In a child: so that nothing stays when this process is killed. Its own end, and with it an
+    orderly stop, follows from that of its input."""
+    process.die_with_parent(parent)
 
 
 def free_port():
@@ -77,7 +83,7 @@ class Stack:
              "--eviction_high_watermark_ratio=0.7", "--eviction_ratio=0.2",
              "--enable_metric_reporting=false"],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            env={**os.environ, "GLOG_minloglevel": "2"})
+            preexec_fn=die_with_this, env={**os.environ, "GLOG_minloglevel": "2"})
         wait_for(lambda: self._alive(self.master, "master") and
                  '"service_ready":true' in get(self.metrics, "/health").replace(" ", ""),
                  "master")
@@ -102,6 +108,7 @@ class Stack:
              f"--master_server_address=127.0.0.1:{self.port}", "--protocol=tcp",
              f"--global_segment_size={self.segment_bytes >> 20}MB"],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            preexec_fn=die_with_this,
             env={**os.environ, "MC_TCP_ENABLE_CONNECTION_POOL": "1"})
         wait_for(lambda: self._alive(self.owner, "daemon") and
                  get(self.metrics, "/get_all_segments").strip(), "segment")
@@ -177,9 +184,7 @@ def main():
     parser.add_argument("--segment-mb", type=int, default=512)
     parser.add_argument("--lease", type=int, default=2)
     parser.add_argument("--daemon", action="store_true", help="for thin clients")
-    parser.add_argument("parent", type=int)
     arguments = parser.parse_args()
-    process.die_with_parent(arguments.parent)
     stack = Stack(arguments.segment_mb, arguments.lease, arguments.daemon)
     try:
         stack.start_master()
