@@ -185,6 +185,7 @@ StoreCapabilities MooncakeStore::capabilities() const {
   capabilities.key_bytes_max = kMooncakeKeyBytesMax;
   capabilities.batch_items_max = kMoveItemsMax;
   capabilities.persistent = true;
+  capabilities.client = options_.standalone_storage ? ClientKind::standalone : ClientKind::embedded;
   return capabilities;
 }
 
