@@ -26,6 +26,7 @@ WorldOptions small_world() {
   options.core.policy.load_back_threshold_tokens = 4;
   options.core.policy.storage_batch_pages = 2;
   options.core.policy.prefetch_occupancy_max = 1.0;
+  options.core.ghosts_kept = 64;  // small worlds are made by the hundred thousand
   return options;
 }
 
