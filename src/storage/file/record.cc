@@ -1,14 +1,12 @@
 #include "storage/file/record.h"
 
-#include <bit>
 #include <cstring>
 
 #include "base/hash.h"
+#include "storage/stored_bytes.h"
 
 namespace hitide {
 namespace {
-
-static_assert(std::endian::native == std::endian::little, "stored integers are little-endian");
 
 constexpr std::array<char, 8> kSegmentMagic = {'H', 'T', 'S', 'E', 'G', 'M', 'N', 'T'};
 constexpr std::array<char, 4> kRecordMagic = {'H', 'T', 'R', 'C'};
@@ -17,18 +15,6 @@ constexpr std::size_t kRecordChecksumAt = 56;
 constexpr std::size_t kKeyAt = 64;
 constexpr std::size_t kKeyBytesMax = 255;
 constexpr std::uint64_t kPayloadBytesMax = 1ull << 40;  // so that sums of lengths cannot overflow
-
-template <typename T>
-void put(Block& block, std::size_t at, const T& value) {
-  std::memcpy(block.data() + at, &value, sizeof value);
-}
-
-template <typename T>
-T take(const Block& block, std::size_t at) {
-  T value;
-  std::memcpy(&value, block.data() + at, sizeof value);
-  return value;
-}
 
 // Over the fields in front of the checksum and the key behind it.
 std::uint64_t record_checksum(const Block& block, std::size_t key_bytes) {
