@@ -27,6 +27,7 @@
 #include <string_view>
 #include <vector>
 
+#include <hitide/result.h>
 #include <hitide/status.h>
 #include <hitide/types.h>
 
@@ -114,11 +115,28 @@ class ObjectStore {
   virtual CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                              const CallOptions& options) = 0;
 
+  // ok: calls can be made now. Else, at the deadline, why the store cannot be reached.
+  virtual Status wait_until_ready(TimePoint deadline) {
+    static_cast<void>(deadline);
+    return {};
+  }
+
   // Memory that get and put will use. Backends without needs_registration answer ok. The same
   // region may be registered again; each registration wants its own unregister.
-  // Unregistering names the region by its bytes.
+  // Unregistering names the region by its bytes. After a failure the region is as unknown as
+  // before: calls that use it still work where the backend can copy, at the cost of the copy.
+  // data_loss: it was to be adopted and the self-test failed. resource_exhausted: no room to adopt.
   virtual Status register_memory(const MemoryRegion& region) = 0;
   virtual Status unregister_memory(std::span<std::byte> bytes) = 0;
+
+  // Memory that the store's own client hands out: zero, shared, aligned to 4096, with its
+  // descriptor, which stays the store's. Valid until it is released or the store is closed.
+  // unimplemented: this backend has none. resource_exhausted, unavailable: refused.
+  virtual Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) {
+    static_cast<void>(bytes);
+    return Status(StatusCode::unimplemented, name + ": this store hands out no memory");
+  }
+  virtual void release_memory(std::span<std::byte> bytes) { static_cast<void>(bytes); }
 
   virtual StoreStats stats() const = 0;
 

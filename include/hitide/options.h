@@ -4,30 +4,46 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
+#include <hitide/mooncake_options.h>
 #include <hitide/status.h>
 #include <hitide/types.h>
 
 namespace hitide {
 
+// Who hands out the host memory of one pool.
+struct HostAllocatorChoice {
+  std::string pool;
+  std::string kind;
+};
+
 struct HostOptions {
-  std::uint64_t bytes = 0;  // L2 size; 0: by ratio
-  double ratio = 0.0;       // L2 as a multiple of the device's bytes, used when bytes is 0;
-                            // both 0: a quarter of the memory that is free at start
-  std::string allocator = "shm";
+  std::uint64_t bytes = 0;        // L2 size; 0: by ratio
+  double ratio = 0.0;             // L2 as a multiple of the device's bytes, used when bytes is 0;
+                                  // both 0: a quarter of the memory that is free at start
+  std::string allocator = "shm";  // "shm", "mmap" or "store" (memory of the store's client)
+  std::vector<HostAllocatorChoice> pool_allocators = {};  // of single pools; wins
 };
 
 struct StorageOptions {
-  std::string backend = "file";  // "file", "memory", "null" or "none" (no L3)
+  std::string backend = "file";  // "file", "mooncake", "memory", "null" or "none" (no L3)
   std::string path;              // file: directory; empty: the default directory
   std::uint64_t bytes_max = 0;   // file: limit; 0: a tenth of the free disk, at most 64 GiB
   std::uint32_t segment_bytes = 256u << 20;  // file: size of a segment
   std::uint32_t sync_interval_ms = 1000;     // file: pause between syncs
   std::uint32_t threads = 2;                 // reads and writes in flight
+  // Pools that the store cannot take as they are pass through bounce memory; false: they have no
+  // L3.
+  bool staging = true;
+  MooncakeOptions mooncake;
 };
 
 enum class WritePolicy : std::uint8_t { write_through };
-enum class PrefetchPolicy : std::uint8_t { timeout };
+enum class PrefetchPolicy : std::uint8_t {
+  timeout,        // a request waits for storage at most so long (prefetch_timeout_*)
+  wait_complete,  // until all that storage holds has come; a call's own limit bounds each call
+};
 
 struct PolicyOptions {
   WritePolicy write_policy = WritePolicy::write_through;

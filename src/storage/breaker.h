@@ -75,12 +75,19 @@ class BreakerStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  Status wait_until_ready(TimePoint deadline) override {
+    return inner_->wait_until_ready(deadline);
+  }
   Status register_memory(const MemoryRegion& region) override {
     return inner_->register_memory(region);
   }
   Status unregister_memory(std::span<std::byte> bytes) override {
     return inner_->unregister_memory(bytes);
   }
+  Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) override {
+    return inner_->allocate_memory(name, bytes);
+  }
+  void release_memory(std::span<std::byte> bytes) override { inner_->release_memory(bytes); }
   StoreStats stats() const override { return inner_->stats(); }
   Status close(TimePoint deadline) override { return inner_->close(deadline); }
 

@@ -7,7 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "storage/mooncake/options.h"
+#include "spec/mooncake_options.h"
 
 namespace hitide {
 

@@ -70,6 +70,13 @@ class FaultStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  Status wait_until_ready(TimePoint deadline) override {
+    return inner_->wait_until_ready(deadline);
+  }
+  Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) override {
+    return inner_->allocate_memory(name, bytes);
+  }
+  void release_memory(std::span<std::byte> bytes) override { inner_->release_memory(bytes); }
   Status register_memory(const MemoryRegion& region) override;
   Status unregister_memory(std::span<std::byte> bytes) override;
   StoreStats stats() const override;

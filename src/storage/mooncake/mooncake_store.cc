@@ -404,7 +404,7 @@ int MooncakeStore::agent_pid() const {
   return session.ok() ? (*session)->process().pid() : -1;
 }
 
-Status MooncakeStore::wait_until_ready(TimePoint deadline) const {
+Status MooncakeStore::wait_until_ready(TimePoint deadline) {
   return agent_->wait_until_ready(deadline);
 }
 

@@ -28,11 +28,11 @@
 #include <hitide/object_store.h>
 #include <hitide/result.h>
 
+#include "spec/mooncake_options.h"
 #include "storage/call_gate.h"
 #include "storage/mooncake/agent_supervisor.h"
 #include "storage/mooncake/bounce.h"
 #include "storage/mooncake/key_guard.h"
-#include "storage/mooncake/options.h"
 #include "storage/mooncake/owner_process.h"
 #include "storage/mooncake/region_table.h"
 
@@ -72,7 +72,7 @@ class MooncakeStore final : public ObjectStore {
   Status close(TimePoint deadline) override;
 
   // ok when calls can be made now. Else why not.
-  Status wait_until_ready(TimePoint deadline) const;
+  Status wait_until_ready(TimePoint deadline) override;
   MooncakeCounts counts() const;
   // Process id of the agent, or -1: for tests and diagnosis.
   int agent_pid() const;

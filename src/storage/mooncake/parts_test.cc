@@ -17,12 +17,12 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "spec/mooncake_options.h"
 #include "storage/mooncake/bounce.h"
 #include "storage/mooncake/child_process.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/key_guard.h"
 #include "storage/mooncake/mooncake_store.h"
-#include "storage/mooncake/options.h"
 #include "storage/mooncake/region_table.h"
 
 namespace hitide {

@@ -5,12 +5,10 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
-#include <string_view>
+#include <utility>
+#include <vector>
 
-#include <hitide/result.h>
 #include <hitide/types.h>
-
-#include "storage/mooncake/child_process.h"
 
 namespace hitide {
 
@@ -27,12 +25,17 @@ struct MooncakeOptions {
   std::string client_server_address;         // host:port
   std::uint16_t master_metrics_port = 9003;  // on the master's host; 0: do not ask
   std::string tenant_id = "default";
-  std::string extra_backend_tag;  // goes in front of every key
+  std::string extra_backend_tag;    // goes in front of every key
+  bool group_semantics = true;      // objects of one page share a group: evicted together
+  bool enable_ssd_offload = false;  // the owner's: evicted objects go to its disk
+  std::string ssd_offload_path;     // where; empty: the store's default
+  // Set-up waits until the master's port master_metrics_port answers.
+  bool check_server = false;
 
   // Ours.
   std::string python = "python3";  // an interpreter that has the package; looked up in PATH
   std::string package_path;        // folder of our Python package; empty: that of the build
-  EnvironmentPairs agent_environment;
+  std::vector<std::pair<std::string, std::string>> agent_environment;
   Duration call_limit = std::chrono::seconds(3);            // of one call of the client
   Duration call_limit_per_64mib = std::chrono::seconds(1);  // more, by the bytes it moves
   Duration start_limit = std::chrono::seconds(10);          // of set-up
@@ -43,15 +46,5 @@ struct MooncakeOptions {
   std::uint64_t object_bytes_max = 64ull << 20;
   std::uint64_t bounce_bytes = 64ull << 20;  // shared memory for bytes from elsewhere
 };
-
-// invalid_argument that names the option, its value and what is allowed.
-Status validate(const MooncakeOptions& options);
-
-struct HostPort {
-  std::string host;  // without brackets
-  std::uint16_t port = 0;
-};
-// "host:port" or "[v6 address]:port". invalid_argument names the part that is wrong.
-Result<HostPort> parse_host_port(std::string_view text);
 
 }  // namespace hitide

@@ -1,11 +1,9 @@
-#include "storage/mooncake/options.h"
+#include "spec/mooncake_options.h"
 
 #include <algorithm>
 #include <charconv>
 
 #include <fmt/format.h>
-
-#include "storage/mooncake/frames.h"
 
 namespace hitide {
 namespace {
@@ -13,6 +11,8 @@ namespace {
 constexpr std::uint32_t kLanesMax = 16;
 constexpr std::uint64_t kMebibyte = 1ull << 20;
 constexpr std::size_t kTextBytesMax = 4096;
+// With a key of 255 bytes behind it, what one frame to the agent takes as a key.
+constexpr std::size_t kTagBytesMax = 1024 - 255;
 
 Status bad(std::string_view name, std::string_view value, std::string_view rule) {
   return Status(StatusCode::invalid_argument,
@@ -111,7 +111,7 @@ Status validate(const MooncakeOptions& options) {
     return bad("object_bytes_max", std::to_string(options.object_bytes_max),
                "at least 1 MiB and at most bounce_bytes, through which any object may have to go");
   }
-  if (options.extra_backend_tag.size() + 255 > kFrameKeyBytesMax) {
+  if (options.extra_backend_tag.size() > kTagBytesMax) {
     return bad("extra_backend_tag", options.extra_backend_tag, "too long to go before a key");
   }
   return {};
