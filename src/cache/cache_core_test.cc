@@ -141,6 +141,68 @@ TEST(CacheCore, ADeadlineEndsTheWaitAndWhatArrivesLaterIsKept) {
   EXPECT_WORLD_OK(world);
 }
 
+TEST(CacheCore, WaitCompleteWaitsForTheWholeHit) {
+  WorldOptions options = small_world();
+  options.core.policy.prefetch_policy = PrefetchPolicy::wait_complete;
+  options.core.prefill_tokens_per_s = 1e9;  // recomputing would be faster
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  world.run(prompt);
+  world.flush();
+  const RequestId id = world.open(prompt);
+  world.advance(std::chrono::seconds(5));
+  ASSERT_EQ(world.core().state(id), PrefixState::waiting);
+  world.settle();
+  ASSERT_EQ(world.core().state(id), PrefixState::ready);
+  ASSERT_TRUE(world.admit(id));
+  world.settle();
+  EXPECT_EQ(world.core().cached_tokens(id), 40u);
+  world.release(id);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+}
+
+TEST(CacheCore, WaitCompleteEndsWhenStorageNeverAnswers) {
+  WorldOptions options = small_world();
+  options.core.policy.prefetch_policy = PrefetchPolicy::wait_complete;
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  const RequestId id = world.open(prompt);
+  world.advance(std::chrono::seconds(30));
+  EXPECT_EQ(world.core().state(id), PrefixState::ready);
+  world.release(id);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+}
+
+TEST(CacheCore, ALongPrefetchGivesEachReadTheTimeOfThoseBeforeIt) {
+  WorldOptions options = small_world();
+  options.core.page_bytes = 64ull << 20;
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  world.run(prompt);
+  world.flush();
+  const RequestId id = world.open(prompt);
+  world.step_storage();  // query
+  world.deliver();
+  world.step_storage();  // agree
+  world.deliver();
+  TimePoint last = world.now();
+  std::size_t reads = 0;
+  for (const PlanOp& op : world.storage_queue()) {
+    const auto* read = std::get_if<StorageReadOp>(&op);
+    ASSERT_NE(read, nullptr);
+    EXPECT_GT(read->deadline, last);
+    last = read->deadline;
+    ++reads;
+  }
+  EXPECT_EQ(reads, 5u);
+  EXPECT_GE(last - world.now(), std::chrono::seconds(13)) << "640 MiB at 64 MiB/s, and 3 s";
+  world.release(id);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+}
+
 TEST(CacheCore, AGapInAPrefetchKeepsWhatLiesBeforeIt) {
   WorldOptions options = small_world();
   options.core.device_sequences = 0;

@@ -116,7 +116,10 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
 
   request.prefetch = prefetch.id;
   request.state = PrefixState::waiting;
-  request.deadline = now + prefetch_timeout(config_.policy, span * config_.page_size, speed_);
+  request.deadline = now + prefetch_wait(config_.policy,
+                                         {.tokens = span * config_.page_size,
+                                          .bytes = span * config_.page_bytes},
+                                         speed_);
   StorageQueryOp query;
   add_operation(OpKind::query, query.id).prefetch = prefetch.id;
   query.keys.assign(request.prompt->keys.begin() + begin, request.prompt->keys.begin() + end);

@@ -91,7 +91,8 @@ void CacheCore::issue_reads(Prefetch& prefetch, TimePoint now, Plan& plan) {
     operation.host_pages.assign(prefetch.pages.begin() + first,
                                 prefetch.pages.begin() + first + batch);
     read.host_pages = operation.host_pages;
-    read.deadline = now + storage_call_limit(batch * config_.page_bytes);
+    // The batches before it go first.
+    read.deadline = now + storage_call_limit((first + batch) * config_.page_bytes);
     begin_operations(Tier::host, operation.host_pages);
     ++prefetch.operations;
     plan.ops.emplace_back(std::move(read));

@@ -8,7 +8,8 @@ namespace {
 
 using std::chrono::duration;
 double timeout_s(std::uint32_t tokens, double tokens_per_s) {
-  return duration<double>(prefetch_timeout({}, tokens, PrefillSpeed(tokens_per_s))).count();
+  return duration<double>(prefetch_wait({}, {.tokens = tokens}, PrefillSpeed(tokens_per_s)))
+      .count();
 }
 
 TEST(PrefetchTimeout, FormulaCapAndRecomputeTime) {
@@ -17,6 +18,17 @@ TEST(PrefetchTimeout, FormulaCapAndRecomputeTime) {
   EXPECT_NEAR(timeout_s(1 << 20, 0), 30.0, 1e-6) << "257 s without the cap";
   EXPECT_NEAR(timeout_s(1024, 2048.0), 0.5, 1e-6) << "never longer than computing it again";
   EXPECT_NEAR(timeout_s(1024, 1e9), 1e-6, 1e-6);
+}
+
+TEST(PrefetchWait, WaitCompleteIsBoundedByTheCallsAlone) {
+  PolicyOptions policy;
+  policy.prefetch_policy = PrefetchPolicy::wait_complete;
+  policy.prefetch_timeout_base_s = 0;
+  policy.prefetch_timeout_max_s = 0;
+  const PrefetchSpan span{.tokens = 1024, .bytes = 640ull << 20};
+  const Duration wait = prefetch_wait(policy, span, PrefillSpeed(1e9));
+  EXPECT_GT(wait, storage_call_limit(0) + storage_call_limit(span.bytes));
+  EXPECT_LT(wait, std::chrono::seconds(20));
 }
 
 TEST(PrefetchChoice, ThresholdAndOccupancy) {

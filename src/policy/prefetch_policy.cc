@@ -24,17 +24,22 @@ Duration PrefillSpeed::predict(std::uint32_t tokens) const {
   return seconds(tokens / tokens_per_s_);
 }
 
-Duration prefetch_timeout(const PolicyOptions& policy, std::uint32_t span_tokens,
-                          const PrefillSpeed& speed) {
-  const double formula = policy.prefetch_timeout_base_s +
-                         policy.prefetch_timeout_per_ki_token_s * (span_tokens / 1024.0);
-  const Duration capped = seconds(std::min(formula, policy.prefetch_timeout_max_s));
-  return std::min(capped, speed.predict(span_tokens));
-}
-
 Duration storage_call_limit(std::uint64_t bytes) {
   constexpr double kBytesPerSecond = 64.0 * 1024 * 1024;
   return seconds(3.0 + static_cast<double>(bytes) / kBytesPerSecond);
+}
+
+Duration prefetch_wait(const PolicyOptions& policy, const PrefetchSpan& span,
+                       const PrefillSpeed& speed) {
+  if (policy.prefetch_policy == PrefetchPolicy::wait_complete) {
+    // The answer to a call that ran into its limit comes a moment after it.
+    constexpr Duration kSlack = std::chrono::seconds(1);
+    return storage_call_limit(0) + storage_call_limit(span.bytes) + kSlack;
+  }
+  const double formula = policy.prefetch_timeout_base_s +
+                         policy.prefetch_timeout_per_ki_token_s * (span.tokens / 1024.0);
+  const Duration capped = seconds(std::min(formula, policy.prefetch_timeout_max_s));
+  return std::min(capped, speed.predict(span.tokens));
 }
 
 PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,

@@ -24,14 +24,23 @@ class PrefillSpeed {
   double tokens_per_s_;
 };
 
-// min(base + per_ki_token * tokens / 1024, timeout_max, predicted recompute time of the tokens):
-// waiting longer than it takes to compute them again is never worth it.
-Duration prefetch_timeout(const PolicyOptions& policy, std::uint32_t span_tokens,
-                          const PrefillSpeed& speed);
-
 // How long a storage call may take, whoever waits for it: a request's deadline ends its waiting
 // only, and what arrives later is kept for the next request.
 Duration storage_call_limit(std::uint64_t bytes);
+
+// What a prefetch would bring.
+struct PrefetchSpan {
+  std::uint32_t tokens = 0;
+  std::uint64_t bytes = 0;
+};
+
+// How long a request waits for it.
+//   timeout        min(base + per_ki_token * tokens / 1024, timeout_max, predicted time to compute
+//                  the tokens): waiting longer than that is never worth it
+//   wait_complete  until all has come; what bounds it are the limits of the calls, one query and
+//                  the reads one after the other
+Duration prefetch_wait(const PolicyOptions& policy, const PrefetchSpan& span,
+                       const PrefillSpeed& speed);
 
 enum class PrefetchChoice : std::uint8_t { ask, below_threshold, rate_limited };
 

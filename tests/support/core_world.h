@@ -63,6 +63,8 @@ class CoreWorld {
   const std::vector<std::string>& violations() const { return violations_; }
   std::size_t stored_pages() const { return storage_.size(); }
   std::uint32_t device_commands() const { return static_cast<std::uint32_t>(device_queue_.size()); }
+  // Storage operations that have not been carried out.
+  const std::vector<PlanOp>& storage_queue() const { return storage_queue_; }
   void forget_storage() { storage_.clear(); }
 
   // Puts the whole prompt through, alone. Returns the tokens served from (device, host, storage).
