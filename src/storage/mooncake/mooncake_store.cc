@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <new>
 #include <optional>
 
@@ -11,35 +10,12 @@
 #include "base/log.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/store_internal.h"
+#include "storage/mooncake/transport.h"
 
 namespace hitide {
 namespace {
 
 constexpr std::string_view kPackage = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
-
-// rdma needs a device, and the client's set-up does not notice that there is none.
-Status check_devices(const MooncakeOptions& options) {
-  if (options.protocol != "rdma" || options.standalone_storage) return {};
-  const std::filesystem::path devices("/sys/class/infiniband");
-  std::error_code error;
-  std::string_view names = options.device_name;
-  std::string_view missing;
-  if (names.empty()) {
-    const std::filesystem::directory_iterator found(devices, error);
-    if (!error && found != std::filesystem::directory_iterator()) return {};
-    missing = "any";
-  }
-  while (!names.empty() && missing.empty()) {
-    const std::string_view name = names.substr(0, names.find(','));
-    names.remove_prefix(std::min(names.size(), name.size() + 1));
-    if (!std::filesystem::exists(devices / name, error)) missing = name;
-  }
-  if (missing.empty()) return {};
-  return Status(StatusCode::failed_precondition,
-                fmt::format("mooncake: protocol rdma with device_name '{}', but this machine does "
-                            "not have {}; without RDMA use MOONCAKE_PROTOCOL=tcp",
-                            options.device_name, missing));
-}
 
 Status with_install_line(const Status& status, const MooncakeOptions& options) {
   return Status(StatusCode::failed_precondition,
@@ -103,7 +79,7 @@ MooncakeStore::~MooncakeStore() { close(kNoDeadline).ignore(); }
 
 Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open(const MooncakeOptions& options) {
   HITIDE_RETURN_IF_ERROR(validate(options));
-  HITIDE_RETURN_IF_ERROR(check_devices(options));
+  HITIDE_RETURN_IF_ERROR(check_transport(options));
   std::unique_ptr<MooncakeStore> store(new MooncakeStore(options));
   HITIDE_ASSIGN_OR_RETURN(store->bounce_, BounceMemory::create(options.bounce_bytes));
   MooncakeStore* self = store.get();
