@@ -4,6 +4,9 @@
 // this header: a name, and a function that opens an empty store.
 #pragma once
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,6 +24,7 @@
 
 #include <hitide/object_store.h>
 
+#include "base/file.h"
 #include "tests/support/store_bytes.h"
 
 namespace hitide {
@@ -329,11 +333,18 @@ TEST_P(ObjectStoreSuite, StatsCount) {
 }
 
 TEST_P(ObjectStoreSuite, MemoryMayBeRegisteredTwice) {
-  std::vector<std::byte> region(1 << 16);
-  EXPECT_TRUE(store().register_memory({.bytes = region}).ok());
-  EXPECT_TRUE(store().register_memory({.bytes = region}).ok());
+  constexpr std::size_t kBytes = 1 << 16;
+  // Shared: a helper process may have to map it.
+  const UniqueFd file(::memfd_create("region", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
+  void* base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(base, MAP_FAILED);
+  const std::span<std::byte> region(static_cast<std::byte*>(base), kBytes);
+  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file.get()}).ok());
+  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file.get()}).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
+  ::munmap(base, kBytes);
 }
 
 TEST_P(ObjectStoreSuite, AfterCloseEverythingIsRefused) {

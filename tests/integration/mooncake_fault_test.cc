@@ -4,6 +4,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -327,17 +329,22 @@ TEST_F(MooncakeFaultTest, AStoreThatIsDownAtFirstIsAttachedWhenItComes) {
   stack_.tell("kill-master");
   const auto store = open();
   ASSERT_TRUE(store);
-  const SharedMemory memory(1 << 20);
-  EXPECT_TRUE(store->register_memory(memory.region()).ok());
   const TimePoint start = now();
   EXPECT_EQ(exists_object(*store, "k"), StatusCode::unavailable);
   EXPECT_EQ(put_object(*store, "k", bytes_of("k", 10)), StatusCode::unavailable);
   EXPECT_LT(to_seconds(now() - start), 0.5) << "nothing waits for a store that is down";
+  const SharedMemory memory(1 << 20);
+  const TimePoint asked = now();
+  EXPECT_EQ(store->register_memory(memory.region()).code(), StatusCode::unavailable);
+  EXPECT_LT(to_seconds(now() - asked), 5.0) << "it waits for call_limit";
   stack_.tell("start-master");
   ASSERT_TRUE(store->wait_until_ready(soon()).ok());
   EXPECT_EQ(until(kOk, [&] { return put_object(*store, "k", memory.bytes().subspan(0, 100)); }),
             kOk);
-  EXPECT_GE(store->counts().zero_copy_items, 1u) << "registered before there was an agent";
+  EXPECT_EQ(store->counts().zero_copy_items, 0u) << "what was refused is not registered";
+  EXPECT_TRUE(store->register_memory(memory.region()).ok());
+  EXPECT_EQ(put_object(*store, "k2", memory.bytes().subspan(0, 100)), kOk);
+  EXPECT_EQ(store->counts().zero_copy_items, 1u);
 }
 
 // Memory that this machine gives: held by an owner of ours, which outlives agents and unmounts.
@@ -420,6 +427,123 @@ TEST_F(MooncakeStandaloneTest, ANewAgentAdoptsAgainWithTheBytesIntact) {
   EXPECT_EQ(store->counts().staged_items, 0u);
 }
 
+// Memory that the thin client hands out: it needs no adoption, and outlives the agent.
+TEST_F(MooncakeStandaloneTest, MemoryThatTheClientHandsOutIsUsedAsItIs) {
+  options_.agent_environment = {{"HITIDE_TEST_ADOPTIONS_MAX", "1"}};  // bounce memory's
+  const auto store = open();
+  ASSERT_TRUE(store);
+  constexpr std::uint64_t kBytes = 3 << 20;
+  const auto region = store->allocate_memory("kv", kBytes);
+  ASSERT_TRUE(region.ok()) << region.status().to_string();
+  ASSERT_EQ(region->bytes.size(), kBytes);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(region->bytes.data()) % 4096, 0u);
+  EXPECT_TRUE(std::all_of(region->bytes.begin(), region->bytes.end(),
+                          [](std::byte byte) { return byte == std::byte{0}; }));
+  ASSERT_TRUE(store->register_memory(*region).ok());
+  const auto value = bytes_of("k", 300'000);
+  std::copy(value.begin(), value.end(), region->bytes.begin() + 5'000);
+  EXPECT_EQ(put_object(*store, "k", region->bytes.subspan(5'000, 300'000)), kOk);
+  StatusCode code = StatusCode::internal;
+  get_into(*store, "k", region->bytes.subspan(1 << 20, 300'000), code).status.ignore();
+  EXPECT_EQ(code, kOk);
+  EXPECT_TRUE(same(region->bytes.subspan(1 << 20, 300'000), value));
+  EXPECT_EQ(store->counts().zero_copy_items, 2u);
+  EXPECT_TRUE(store->unregister_memory(region->bytes).ok());
+  const std::span<std::byte> bytes = region->bytes;
+  store->release_memory(bytes);
+  std::array<unsigned char, 1> resident{};
+  EXPECT_EQ(::mincore(bytes.data(), 4096, resident.data()), -1) << "unmapped";
+}
+
+TEST_F(MooncakeStandaloneTest, HandedOutMemoryOutlivesItsAgent) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const auto region = store->allocate_memory("kv", 2 << 20);
+  ASSERT_TRUE(region.ok()) << region.status().to_string();
+  ASSERT_TRUE(store->register_memory(*region).ok());
+  const auto value = bytes_of("k", 2 << 20);
+  std::copy(value.begin(), value.end(), region->bytes.begin());
+  ::kill(store->agent_pid(), SIGKILL);
+  EXPECT_EQ(until(kOk, [&] { return put_object(*store, "k", region->bytes.first(300'000)); }), kOk);
+  EXPECT_TRUE(same(region->bytes, value));
+  EXPECT_EQ(check_object(*store, "k", 300'000), kOk);
+  EXPECT_EQ(store->counts().zero_copy_items, 1u) << "adopted by the new agent";
+  EXPECT_TRUE(store->unregister_memory(region->bytes).ok());
+  store->release_memory(region->bytes);
+}
+
+TEST_F(MooncakeFaultTest, ARealClientsStoreHandsOutMemoryToo) {
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const auto region = store->allocate_memory("kv", 1 << 20);
+  ASSERT_TRUE(region.ok()) << region.status().to_string();
+  ASSERT_TRUE(store->register_memory(*region).ok());
+  EXPECT_EQ(put_object(*store, "k", region->bytes.first(100'000)), kOk);
+  EXPECT_EQ(store->counts().zero_copy_items, 1u);
+  EXPECT_TRUE(store->unregister_memory(region->bytes).ok());
+  store->release_memory(region->bytes);
+  EXPECT_EQ(store->allocate_memory("kv", 0).status().code(), StatusCode::invalid_argument);
+}
+
+// An adoption without effect: the daemon goes on showing the client's own file.
+TEST_F(MooncakeStandaloneTest, AnAdoptionThatFailsItsTestIsToldAndUndone) {
+  options_.agent_environment = {{"HITIDE_TEST_ADOPTIONS_MAX", "2"}};
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory good(1 << 20);
+  const SharedMemory bad(1 << 20);  // all zeros, as a segment's own file is
+  EXPECT_TRUE(store->register_memory(good.region()).ok());
+  const Status status = store->register_memory(bad.region());
+  EXPECT_EQ(status.code(), StatusCode::data_loss) << status.to_string();
+  EXPECT_EQ(store->unregister_memory(bad.bytes()).code(), StatusCode::invalid_argument);
+  // Its bytes go through bounce memory, and are right.
+  const auto value = bytes_of("k", 100'000);
+  std::copy(value.begin(), value.end(), bad.bytes().begin());
+  EXPECT_EQ(put_object(*store, "k", bad.bytes().first(100'000)), kOk);
+  EXPECT_EQ(check_object(*store, "k", 100'000), kOk);
+  EXPECT_EQ(store->counts().zero_copy_items, 0u);
+  EXPECT_EQ(store->counts().regions_refused, 0u) << "it is not registered";
+  // Memory of the client's own is what helps.
+  const auto region = store->allocate_memory("kv", 1 << 20);
+  ASSERT_TRUE(region.ok());
+  EXPECT_TRUE(store->register_memory(*region).ok());
+}
+
+TEST_F(MooncakeStandaloneTest, TooLittleFreeMemoryToAdoptIsSeenBefore) {
+  options_.bounce_bytes = 4u << 20;
+  options_.agent_environment = {{"HITIDE_TEST_AVAILABLE_BYTES", std::to_string(70u << 20)}};
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const SharedMemory memory(8 << 20);
+  Status status = store->register_memory(memory.region());
+  EXPECT_EQ(status.code(), StatusCode::resource_exhausted) << status.to_string();
+  EXPECT_EQ(store->allocate_memory("kv", 8 << 20).status().code(), StatusCode::resource_exhausted);
+  const SharedMemory small(1 << 20);
+  EXPECT_TRUE(store->register_memory(small.region()).ok());
+}
+
+// What was adopted once and cannot be any more is copied, as long as that agent lives.
+TEST_F(MooncakeStandaloneTest, WhatALaterAgentCannotAdoptIsCopied) {
+  options_.agent_environment = {{"HITIDE_TEST_ADOPTIONS_MAX", "2"}};
+  const auto store = open();
+  ASSERT_TRUE(store);
+  const auto region = store->allocate_memory("kv", 1 << 20);
+  ASSERT_TRUE(region.ok());
+  const SharedMemory memory(1 << 20);
+  ASSERT_TRUE(store->register_memory(memory.region()).ok());
+  ASSERT_TRUE(store->register_memory(*region).ok()) << "this one needs no adoption yet";
+  EXPECT_EQ(store->counts().regions_refused, 0u);
+  ::kill(store->agent_pid(), SIGKILL);
+  const auto value = bytes_of("k", 100'000);
+  for (const std::span<std::byte> bytes : {memory.bytes(), region->bytes}) {
+    std::copy(value.begin(), value.end(), bytes.begin());
+  }
+  EXPECT_EQ(until(kOk, [&] { return put_object(*store, "k", region->bytes.first(100'000)); }), kOk);
+  EXPECT_EQ(check_object(*store, "k", 100'000), kOk);
+  EXPECT_EQ(store->counts().regions_refused, 1u);
+  EXPECT_EQ(store->counts().agent_starts, 2u) << "it is not tried again and again";
+}
+
 TEST_F(MooncakeStandaloneTest, PartsOfAFileAreStaged) {
   const auto store = open();
   ASSERT_TRUE(store);
@@ -427,10 +551,9 @@ TEST_F(MooncakeStandaloneTest, PartsOfAFileAreStaged) {
   MemoryRegion part = memory.region();
   part.bytes = memory.bytes().subspan(1 << 20);
   part.fd_offset = 1 << 20;
-  EXPECT_TRUE(store->register_memory(part).ok());
+  EXPECT_EQ(store->register_memory(part).code(), StatusCode::invalid_argument);
   EXPECT_EQ(put_object(*store, "k", part.bytes.first(100'000)), kOk);
   EXPECT_EQ(store->counts().staged_items, 1u);
-  EXPECT_TRUE(store->unregister_memory(part.bytes).ok());
 }
 
 // The daemon may still write to the buffers of a call whose agent was killed.

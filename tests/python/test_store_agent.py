@@ -17,11 +17,13 @@ import pytest
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
+available = importlib.import_module("hitide.store_agent.available")
 frames = importlib.import_module("hitide.store_agent.frames")
 guarded_store = importlib.import_module("hitide.store_agent.guarded_store")
 memory = importlib.import_module("hitide.store_agent.memory")
 metrics = importlib.import_module("hitide.store_agent.metrics")
 owner = importlib.import_module("hitide.store_agent.owner")
+segments = importlib.import_module("hitide.store_agent.segments")
 server = importlib.import_module("hitide.store_agent.server")
 
 OPTIONS = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
@@ -101,15 +103,9 @@ class Client:
         self.open = self.world.setup_code == 0
         return self.world.setup_code
 
-    def alloc_from_mem_pool(self, size):
-        """One memory file for each segment, as the thin client has it."""
-        fd = os.memfd_create("mooncake_shm")
-        os.ftruncate(fd, size)
-        self.world.segments.append(memory.Region(fd, 0, size))
-        return self.world.segments[-1].base
-
     def register_buffer(self, base, size):
-        self.world.registered.append((base, size))
+        if self.world.register_code == 0:
+            self.world.registered.append((base, size))
         return self.world.register_code
 
     def unregister_buffer(self, base):
@@ -120,15 +116,41 @@ class Client:
         self.open = False
 
 
+class Allocator:
+    """One memory file for each segment, as the thin client has it."""
+
+    def __init__(self, world):
+        self.world = world
+        self.world.files = {}
+
+    def alloc(self, size):
+        if self.world.refuses_memory:
+            raise RuntimeError("Failed to map shared memory: Cannot allocate memory")
+        fd = os.memfd_create("mooncake_shm")
+        os.ftruncate(fd, size)
+        region = memory.Region(fd, 0, size)
+        self.world.segments[region.base] = region
+        self.world.files[region.base] = fd
+        return region.base
+
+    def free(self, address):
+        assert address not in [base for base, _ in self.world.registered]
+        os.close(self.world.files.pop(address))
+        del self.world.segments[address]
+        return 0
+
+
 class World:
     """What the double knows, and the package around it."""
 
     def __init__(self):
         self.setup_code = self.register_code = 0
         self.setups, self.calls, self.registered = [], [], []
-        self.objects, self.groups, self.answers, self.segments = {}, {}, {}, []
+        self.objects, self.groups, self.answers, self.segments = {}, {}, {}, {}
+        self.refuses_memory = False
         self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
-                                             MooncakeDistributedStore=lambda: Client(self))
+                                             MooncakeDistributedStore=lambda: Client(self),
+                                             MooncakeHostMemAllocator=lambda: Allocator(self))
 
 
 @pytest.fixture
@@ -167,7 +189,8 @@ def test_golden_requests_are_read():
     seen = golden()
     bodies = {}
     for number, name in enumerate(["hello", "setup", "add_lane", "add_memory", "remove_memory",
-                                   "exists", "get", "put", "remove", "stats", "shutdown"], 1):
+                                   "exists", "get", "put", "remove", "stats", "shutdown",
+                                   "allocate_memory", "free_memory"], 1):
         kind, request, status, size = frames.decode_header(seen[name][:frames.HEADER.size])
         assert (kind, request, status) == (number, number, 0)
         bodies[name] = seen[name][frames.HEADER.size:]
@@ -175,6 +198,8 @@ def test_golden_requests_are_read():
     assert frames.decode_pairs(bodies["setup"]) == {"protocol": "tcp", "device_name": ""}
     assert frames.decode_memory(bodies["add_memory"]) == (7, 4096, 1 << 30)
     assert frames.decode_region(bodies["remove_memory"]) == 7
+    assert frames.decode_segment(bodies["allocate_memory"]) == (9, 1 << 30)
+    assert frames.decode_region(bodies["free_memory"]) == 9
     assert frames.decode_keys(bodies["exists"]) == [b"a", b"key/2", b"z\0\xff"]
     assert frames.decode_items(bodies["put"]) == (
         [(0, 0, 1), (7, 1 << 33, 262144)], [b"a", b"key/2"], [b"g1", b""])
@@ -187,12 +212,16 @@ def test_golden_replies_are_written():
     assert seen["reply_stats"] == frames.encode(
         frames.STATS | frames.REPLY, 10, frames.OK,
         frames.encode_pairs({"objects": "12", "bytes_used": "3456"}))
+    assert seen["reply_allocate_memory"] == frames.encode(
+        frames.ALLOCATE_MEMORY | frames.REPLY, 12, frames.OK,
+        frames.encode_results([frames.NO_MEMORY], 17))
     assert seen["reply_error"] == frames.encode(frames.GET | frames.REPLY, 12, frames.BAD_REQUEST,
                                                 b"there is no request 99 here")
 
 
 DECODERS = {"exists": frames.decode_keys, "get": frames.decode_items, "setup": frames.decode_pairs,
             "add_memory": frames.decode_memory, "remove_memory": frames.decode_region,
+            "allocate_memory": frames.decode_segment, "free_memory": frames.decode_region,
             "reply_get": frames.decode_results}
 
 
@@ -467,34 +496,120 @@ def test_bytes_go_through_shared_memory(peer, world, region_fd):
     assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED] * 3
 
 
-def test_a_thin_client_adopts_whole_memory_files(peer, world, region_fd):
-    status, body = peer.call(frames.SETUP, frames.encode_pairs(
-        {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}))
+THIN = {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}
+
+
+@pytest.fixture
+def thin_peer(world):
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    status, body = peer.call(frames.SETUP, frames.encode_pairs(THIN))
     assert status == frames.OK and frames.decode_results(body)[0] == [0]
+    return peer
+
+
+def code_of(answer):
+    """The one result of (status, body)."""
+    assert answer[0] == frames.OK, answer
+    return frames.decode_results(answer[1])[0][0]
+
+
+def test_a_thin_client_adopts_whole_memory_files(thin_peer, world, region_fd):
+    peer = thin_peer
     assert world.setups == [("dummy", "127.0.0.1:9")]
     os.pwrite(region_fd, b"payload", 100)
     for part in (frames.MEMORY.pack(5, 4096, 8192), frames.MEMORY.pack(5, 0, 8192)):
         assert peer.call(frames.ADD_MEMORY, part, region_fd)[0] == frames.BAD_REQUEST
     status, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 3 * 4096), region_fd)
     assert status == frames.OK and frames.decode_results(body)[0] == [0]
-    assert world.registered == [(world.segments[0].base, 3 * 4096)]
+    assert world.registered == [(next(iter(world.segments)), 3 * 4096)]
     put = frames.encode_items([(5, 100, 7)], [b"k"], [b""])
     assert frames.decode_results(peer.call(frames.PUT, put)[1])[0] == [frames.PUT_WRITTEN]
     assert world.objects == {b"k": b"payload"}, "the segment shows the cache's memory"
     get = frames.encode_items([(5, 8192, 7)], [b"k"], [b""])
     assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [7]
     assert os.pread(region_fd, 7, 8192) == b"payload"
+    assert code_of(peer.call(frames.REMOVE_MEMORY, frames.REGION.pack(5))) == 0
+    assert not world.segments and not world.registered, "nothing is held any more"
 
 
-def test_an_adoption_that_is_refused_is_told(world, region_fd):
+WHOLE = frames.MEMORY.pack(5, 0, 3 * 4096)
+
+
+def test_an_adoption_that_is_refused_is_told(thin_peer, world, region_fd):
     world.register_code = -1
-    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
-    peer.call(frames.SETUP, frames.encode_pairs(
-        {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}))
-    _, body = peer.call(frames.ADD_MEMORY, frames.MEMORY.pack(5, 0, 3 * 4096), region_fd)
-    assert frames.decode_results(body)[0] == [-1]
+    assert code_of(thin_peer.call(frames.ADD_MEMORY, WHOLE, region_fd)) == -1
     get = frames.encode_items([(5, 0, 7)], [b"k"], [b""])
-    assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED]
+    assert code_of(thin_peer.call(frames.GET, get)) == frames.ITEM_UNMAPPED
+    assert not world.segments, "the segment for it was given back"
+    world.register_code = 0
+    assert code_of(thin_peer.call(frames.ADD_MEMORY, WHOLE, region_fd)) == 0
+
+
+def test_too_little_memory_is_seen_before_it_is_taken(thin_peer, world, region_fd, monkeypatch):
+    monkeypatch.setenv(available.TEST_VARIABLE, str(segments.RESERVE_BYTES + 3 * 4096 - 1))
+    assert code_of(thin_peer.call(frames.ADD_MEMORY, WHOLE, region_fd)) == frames.NO_MEMORY
+    allocate = frames.SEGMENT.pack(1, 3 * 4096)
+    assert code_of(thin_peer.call(frames.ALLOCATE_MEMORY, allocate)) == frames.NO_MEMORY
+    assert not world.files, "the client was not asked"
+    monkeypatch.setenv(available.TEST_VARIABLE, str(segments.RESERVE_BYTES + 3 * 4096))
+    assert code_of(thin_peer.call(frames.ADD_MEMORY, WHOLE, region_fd)) == 0
+    world.refuses_memory = True
+    assert code_of(thin_peer.call(frames.ALLOCATE_MEMORY, allocate)) == frames.NO_MEMORY
+
+
+def test_an_exchange_without_effect_shows_other_bytes(world, region_fd, monkeypatch):
+    monkeypatch.setenv(segments.TEST_VARIABLE, "0")
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    peer.call(frames.SETUP, frames.encode_pairs(THIN))
+    assert code_of(peer.call(frames.ADD_MEMORY, WHOLE, region_fd)) == 0
+    put = frames.encode_items([(5, 0, 4096), (5, 8192, 4096)], [b"a", b"b"], [b""] * 2)
+    assert peer.call(frames.PUT, put)[0] == frames.OK
+    for value in world.objects.values():
+        assert value != bytes(4096), "of a fresh file all bytes are zero: that alone proves nothing"
+
+
+def test_a_thin_client_hands_out_memory(thin_peer, world):
+    allocate = frames.SEGMENT.pack(7, 2 * 4096)
+    thin_peer.send(frames.ALLOCATE_MEMORY, allocate)
+    data, fds, _, _ = socket.recv_fds(thin_peer.socket, 1 << 16, 4)
+    assert code_of((frames.OK, data[frames.HEADER.size:])) == 0
+    assert len(fds) == 1 and os.fstat(fds[0]).st_size == 2 * 4096
+    os.pwrite(fds[0], b"payload", 100)
+    assert thin_peer.call(frames.ALLOCATE_MEMORY, allocate)[0] == frames.BAD_REQUEST
+    whole = frames.MEMORY.pack(5, 0, 2 * 4096)
+    assert code_of(thin_peer.call(frames.ADD_MEMORY, whole, fds[0])) == 0
+    assert len(world.segments) == 1, "it is a segment already"
+    put = frames.encode_items([(5, 100, 7)], [b"k"], [b""])
+    assert code_of(thin_peer.call(frames.PUT, put)) == frames.PUT_WRITTEN
+    assert world.objects == {b"k": b"payload"}
+    free = frames.REGION.pack(7)
+    assert thin_peer.call(frames.FREE_MEMORY, free)[0] == frames.BAD_REQUEST, "it is registered"
+    assert code_of(thin_peer.call(frames.REMOVE_MEMORY, frames.REGION.pack(5))) == 0
+    assert len(world.segments) == 1, "not freed by that"
+    assert code_of(thin_peer.call(frames.FREE_MEMORY, free)) == 0
+    assert not world.segments
+    assert thin_peer.call(frames.FREE_MEMORY, free)[0] == frames.BAD_REQUEST
+    os.close(fds[0])
+
+
+def test_a_real_client_hands_out_no_memory(peer):
+    for call in (lambda: None, lambda: set_up(peer)):
+        call()
+        assert peer.call(frames.ALLOCATE_MEMORY, frames.SEGMENT.pack(1, 4096))[0] in (
+            frames.BAD_REQUEST, frames.NOT_READY)
+
+
+def test_available_memory_is_the_least_of_what_is_known(monkeypatch):
+    assert available.meminfo_bytes("MemFree: 1 kB\nMemAvailable:  12 kB\n", "MemAvailable") == 12288
+    assert available.meminfo_bytes("MemAvailable: what\n", "MemAvailable") is None
+    assert available.cgroup_room("1000\n", "400\n", "inactive_file 100\nother 7\n") == 700
+    assert available.cgroup_room("1000", "4000", "") == 0
+    assert available.cgroup_room("max", "1", "") is None
+    assert available.cgroup_room("", "", "") is None
+    monkeypatch.delenv(available.TEST_VARIABLE, raising=False)
+    assert available.available_bytes() > 1 << 20
+    monkeypatch.setenv(available.TEST_VARIABLE, "7")
+    assert available.available_bytes() == 7
 
 
 def test_lanes_serve_calls_and_nothing_else(peer, world):
@@ -551,13 +666,16 @@ def test_another_version_is_told_apart(peer):
     assert peer.receive()[2] == frames.BAD_VERSION
 
 
-# Every frame, cut at every length and with every bit of its body turned: the server answers or
-# closes, and never dies of it.
-def test_noise_never_kills_the_server(world):
+# Every frame, cut and with bits turned: the server answers or closes, and never dies of it.
+@pytest.mark.parametrize("options", [None, THIN])
+def test_noise_never_kills_the_server(world, options, monkeypatch):
+    monkeypatch.setenv(available.TEST_VARIABLE, str(segments.RESERVE_BYTES + (1 << 20)))
     seed = 20261130
     print("seed", seed)
     generator = random.Random(seed)
     served = server.Server(guarded_store.GuardedStore(world.package), None)
+    if options:
+        assert Peer(served).call(frames.SETUP, frames.encode_pairs(options))[0] == frames.OK
     for name, frame in golden().items():
         if name.startswith("reply") or name == "shutdown":
             continue

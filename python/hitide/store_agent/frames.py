@@ -14,6 +14,7 @@ KEY_BYTES_MAX = 1024
 
 HELLO, SETUP, ADD_LANE, ADD_MEMORY, REMOVE_MEMORY = 1, 2, 3, 4, 5
 EXISTS, GET, PUT, REMOVE, STATS, SHUTDOWN = 6, 7, 8, 9, 10, 11
+ALLOCATE_MEMORY, FREE_MEMORY = 12, 13
 REPLY = 0x8000
 
 # Status of a reply.
@@ -26,6 +27,8 @@ ITEM_BAD_KEY = -20002
 ITEM_LENGTH_MISMATCH = -20003
 ITEM_BAD_SIZE = -20004
 ITEM_NO_ANSWER = -20005
+NO_MEMORY = -20006
+NOT_ADOPTABLE = -20007
 
 HEADER = struct.Struct("<IHHQII")
 COUNT = struct.Struct("<I")
@@ -33,6 +36,7 @@ PAIR = struct.Struct("<HH")
 ITEM = struct.Struct("<IHHQQ")
 MEMORY = struct.Struct("<IQQ")
 REGION = struct.Struct("<I")
+SEGMENT = struct.Struct("<IQ")
 RESULTS = struct.Struct("<II")
 
 
@@ -152,10 +156,17 @@ def decode_memory(body):
 
 
 def decode_region(body):
-    """The region of REMOVE_MEMORY."""
+    """The region of REMOVE_MEMORY, the segment of FREE_MEMORY."""
     if len(body) != REGION.size:
         raise RequestError(f"a body of {len(body)} bytes, not {REGION.size}")
     return REGION.unpack(body)[0]
+
+
+def decode_segment(body):
+    """(segment, bytes) of ALLOCATE_MEMORY."""
+    if len(body) != SEGMENT.size:
+        raise RequestError(f"a body of {len(body)} bytes, not {SEGMENT.size}")
+    return SEGMENT.unpack(body)
 
 
 def encode_results(results, micros=0):

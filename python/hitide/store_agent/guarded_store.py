@@ -6,7 +6,8 @@ keys in a batch, sizes of zero, answers that are too many. None of that gets pas
 
 import time
 
-from hitide.store_agent import adopt, frames
+from hitide.store_agent import frames
+from hitide.store_agent.segments import Segments
 
 NO_SPACE = -200
 BAD_PARAMETERS = -600
@@ -39,6 +40,7 @@ class GuardedStore:
         self._store = None
         self._registers = False
         self.thin = False
+        self.segments = None  # of a thin client
         self.groups = hasattr(package.ReplicateConfig(), "group_ids")
 
     @property
@@ -68,18 +70,18 @@ class GuardedStore:
         self._registers = not thin and options["protocol"] != "tcp"
         self.thin = thin
         self._store = store
+        if thin:
+            self.segments = Segments(store, self._package.MooncakeHostMemAllocator())
         return 0
 
     def register(self, base, size):
+        """Of a real client; a thin one's memory is its segments'."""
         return int(self._client().register_buffer(base, size)) if self._registers else 0
 
     def unregister(self, base):
-        registered = self._registers or self.thin
-        return int(self._client().unregister_buffer(base)) if registered else 0
-
-    def adopt(self, fd, size):
-        """(address, code) of the cache's memory, made a segment of the thin client."""
-        return adopt.adopt(self._client(), fd, size)
+        if self.thin:
+            return self.segments.drop(base)
+        return int(self._client().unregister_buffer(base)) if self._registers else 0
 
     def exists(self, keys):
         """1 there, 0 not, or a code."""

@@ -22,8 +22,8 @@ class Region:
         self.base = ctypes.addressof(self._anchor)
 
 
-class AdoptedRegion:
-    """Memory that is mapped as a segment of the client, which keeps it until the end."""
+class SegmentRegion:
+    """Memory that is mapped as a segment of the client, which keeps it."""
 
     def __init__(self, base, size):
         self.base = base
@@ -37,8 +37,8 @@ class Memory:
         self._lock = threading.Lock()
         self._regions = {}
 
-    def add(self, number, fd, offset, size, adopt=None):
-        """Maps a region; the descriptor stays the caller's. With `adopt`, a function of descriptor
+    def add(self, number, fd, offset, size, take=None):
+        """Maps a region; the descriptor stays the caller's. With `take`, a function of descriptor
         and size that answers (address, code), the client does the mapping. Answers the region and
         the client's code; a region with another code than 0 is not kept."""
         if size == 0 or offset % mmap.ALLOCATIONGRANULARITY != 0:
@@ -55,15 +55,15 @@ class Memory:
                 raise frames.RequestError(f"region {number} is mapped already, or there are "
                                           f"{REGIONS_MAX} of them")
         code = 0
-        if adopt is None:
+        if take is None:
             region = Region(fd, offset, size)
         else:
             if offset != 0 or size != held:
                 raise frames.RequestError(
                     f"region {number}: a thin client takes whole files only, not {size} bytes from "
                     f"{offset} of {held}")
-            base, code = adopt(fd, size)
-            region = AdoptedRegion(base, size)
+            base, code = take(fd, size)
+            region = SegmentRegion(base, size)
         if code == 0:
             with self._lock:
                 self._regions[number] = region

@@ -43,6 +43,20 @@ def _receive_with_fd(connection, view):
     return fd
 
 
+class Answer:
+    """A body with a descriptor that goes along."""
+
+    def __init__(self, body, fd):
+        self.body = body
+        self.fd = fd
+
+
+def _send(connection, frame, fd):
+    """The whole frame, with a descriptor where there is one."""
+    sent = socket.send_fds(connection, [frame], [fd]) if fd >= 0 else 0
+    connection.sendall(frame[sent:])
+
+
 class Server:
     """One agent."""
 
@@ -60,7 +74,8 @@ class Server:
         self._controls = {
             frames.HELLO: self._hello, frames.SETUP: self._setup, frames.ADD_LANE: self._add_lane,
             frames.ADD_MEMORY: self._add_memory, frames.REMOVE_MEMORY: self._remove_memory,
-            frames.STATS: self._stats, **self._calls,
+            frames.STATS: self._stats, frames.ALLOCATE_MEMORY: self._allocate_memory,
+            frames.FREE_MEMORY: self._free_memory, **self._calls,
         }
 
     def serve_control(self, connection):
@@ -97,8 +112,8 @@ class Server:
                 if control and kind == frames.SHUTDOWN:
                     connection.sendall(frames.encode(kind | frames.REPLY, request))
                     return
-                status, answer = self._carry_out(calls, kind, body, fd)
-                connection.sendall(frames.encode(kind | frames.REPLY, request, status, answer))
+                status, answer, sent = self._carry_out(calls, kind, body, fd)
+                _send(connection, frames.encode(kind | frames.REPLY, request, status, answer), sent)
             except EOFError:
                 return
             except frames.FrameError as error:
@@ -110,17 +125,20 @@ class Server:
                     os.close(fd)
 
     def _carry_out(self, calls, kind, body, fd):
-        """(status, body): whatever happens in a call spoils this call only."""
+        """(status, body, descriptor or -1): whatever happens in a call spoils this call only."""
         try:
             call = calls.get(kind)
             if call is None:
                 raise frames.RequestError(f"there is no request {kind} here")
-            return frames.OK, call(body, fd)
+            answer = call(body, fd)
+            if isinstance(answer, Answer):
+                return frames.OK, answer.body, answer.fd
+            return frames.OK, answer, -1
         except frames.RequestError as error:
-            return error.status, str(error).encode()
+            return error.status, str(error).encode(), -1
         except BaseException as error:  # pylint: disable=broad-except
             traceback.print_exc(file=sys.stderr)
-            return frames.STORE_FAILED, f"{type(error).__name__}: {error}".encode()
+            return frames.STORE_FAILED, f"{type(error).__name__}: {error}".encode(), -1
 
     def _needed(self):
         if self._store is None:
@@ -157,7 +175,7 @@ class Server:
             raise frames.RequestError(f"region {number}: no descriptor came along")
         store = self._needed()
         if store.thin:
-            _, code = self._memory.add(number, fd, offset, size, store.adopt)
+            _, code = self._memory.add(number, fd, offset, size, store.segments.take)
             return frames.encode_results([code])
         region, _ = self._memory.add(number, fd, offset, size)
         code = store.register(region.base, size)
@@ -168,6 +186,21 @@ class Server:
     def _remove_memory(self, body, _fd):
         region = self._memory.remove(frames.decode_region(body))
         return frames.encode_results([self._needed().unregister(region.base)])
+
+    def _segments(self):
+        segments = self._needed().segments
+        if segments is None:
+            raise frames.RequestError("only a thin client that is set up hands out memory")
+        return segments
+
+    def _allocate_memory(self, body, _fd):
+        number, size = frames.decode_segment(body)
+        fd, code = self._segments().allocate(number, size)
+        return Answer(frames.encode_results([code]), fd)
+
+    def _free_memory(self, body, _fd):
+        self._segments().free(frames.decode_region(body))
+        return frames.encode_results([0])
 
     def _stats(self, _body, _fd):
         return frames.encode_pairs(metrics.read_master(self._options))

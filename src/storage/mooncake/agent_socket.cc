@@ -52,6 +52,26 @@ class FdMessage {
   alignas(cmsghdr) char space_[CMSG_SPACE(sizeof(int))] = {};
 };
 
+// As recv(), but keeps the one descriptor that comes along; more than one are closed by the system.
+ssize_t receive_some(int socket, std::span<std::byte> bytes, UniqueFd& fd) {
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  iovec piece{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof space;
+  const ssize_t got = ::recvmsg(socket, &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+  const cmsghdr* header = got > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+  if (header != nullptr && header->cmsg_level == SOL_SOCKET && header->cmsg_type == SCM_RIGHTS &&
+      header->cmsg_len == CMSG_LEN(sizeof(int))) {
+    int came = -1;
+    std::memcpy(&came, CMSG_DATA(header), sizeof came);
+    fd = UniqueFd(came);
+  }
+  return got;
+}
+
 }  // namespace
 
 Status AgentSocket::wait_for(short events, TimePoint limit) {
@@ -92,9 +112,9 @@ Status AgentSocket::send_all(std::span<const std::byte> bytes, int fd, TimePoint
   return {};
 }
 
-Status AgentSocket::receive_all(std::span<std::byte> bytes, TimePoint limit) {
+Status AgentSocket::receive_all(std::span<std::byte> bytes, TimePoint limit, UniqueFd& fd) {
   while (!bytes.empty()) {
-    const ssize_t got = ::recv(fd_.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    const ssize_t got = receive_some(fd_.get(), bytes, fd);
     if (got > 0) {
       bytes = bytes.subspan(static_cast<std::size_t>(got));
     } else if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) {
@@ -120,10 +140,11 @@ Result<FrameBytes> AgentSocket::exchange(const AgentRequest& request, TimePoint 
   frame.insert(frame.end(), request.body.begin(), request.body.end());
   HITIDE_RETURN_IF_ERROR(send_all(frame, request.fd, limit));
   FrameHeaderBytes answer{};
-  HITIDE_RETURN_IF_ERROR(receive_all(answer, limit));
+  UniqueFd came;
+  HITIDE_RETURN_IF_ERROR(receive_all(answer, limit, came));
   HITIDE_ASSIGN_OR_RETURN(const FrameHeader got, decode_header(answer));
   FrameBytes body(got.body_bytes);
-  HITIDE_RETURN_IF_ERROR(receive_all(body, limit));
+  HITIDE_RETURN_IF_ERROR(receive_all(body, limit, came));
   status = static_cast<AgentStatus>(got.status);
   // A frame that the agent could not read has no number to answer to.
   const bool refused = status == AgentStatus::bad_frame || status == AgentStatus::bad_version;
@@ -133,6 +154,7 @@ Result<FrameBytes> AgentSocket::exchange(const AgentRequest& request, TimePoint 
                               "type {:#x}",
                               got.request, got.type, number, type | kFrameReply));
   }
+  if (request.answer_fd != nullptr) *request.answer_fd = std::move(came);
   return body;
 }
 

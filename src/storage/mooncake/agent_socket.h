@@ -18,7 +18,8 @@ namespace hitide {
 struct AgentRequest {
   AgentCall call;
   std::span<const std::byte> body = {};
-  int fd = -1;  // sent along
+  int fd = -1;                    // sent along
+  UniqueFd* answer_fd = nullptr;  // gets the descriptor that comes with the reply, if any
 };
 
 class AgentSocket {
@@ -37,7 +38,8 @@ class AgentSocket {
 
  private:
   Status send_all(std::span<const std::byte> bytes, int fd, TimePoint limit);
-  Status receive_all(std::span<std::byte> bytes, TimePoint limit);
+  // `fd` gets a descriptor that comes along.
+  Status receive_all(std::span<std::byte> bytes, TimePoint limit, UniqueFd& fd);
   Status wait_for(short events, TimePoint limit);
   Result<FrameBytes> exchange(const AgentRequest& request, TimePoint limit, AgentStatus& status);
 

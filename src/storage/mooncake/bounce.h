@@ -32,7 +32,13 @@ class BounceMemory {
         : memory_(std::exchange(other.memory_, nullptr)),
           offset_(other.offset_),
           bytes_(other.bytes_) {}
-    Piece& operator=(Piece&&) = delete;
+    Piece& operator=(Piece&& other) noexcept {
+      std::swap(memory_, other.memory_);
+      std::swap(offset_, other.offset_);
+      std::swap(bytes_, other.bytes_);
+      std::swap(busy_until_, other.busy_until_);
+      return *this;
+    }
     ~Piece() {
       if (memory_ != nullptr) memory_->give_back(offset_, busy_until_);
     }

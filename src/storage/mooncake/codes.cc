@@ -40,6 +40,8 @@ constexpr std::array kRows = {
     Row{kItemBadKey, StatusCode::invalid_argument, "BAD_KEY"},
     Row{kItemLengthMismatch, StatusCode::data_loss, "LENGTH_MISMATCH"},
     Row{kItemBadSize, StatusCode::invalid_argument, "BAD_SIZE"},
+    Row{kNoMemory, StatusCode::resource_exhausted, "NO_MEMORY"},
+    Row{kNotAdoptable, StatusCode::data_loss, "NOT_ADOPTABLE"},
 };
 
 const Row* find(std::int64_t code) {

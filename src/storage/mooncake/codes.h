@@ -8,11 +8,13 @@
 
 namespace hitide {
 
-// Results of items that the agent adds to the store's own.
+// Results that the agent adds to the store's own.
 inline constexpr std::int64_t kItemUnmapped = -20001;
 inline constexpr std::int64_t kItemBadKey = -20002;
 inline constexpr std::int64_t kItemLengthMismatch = -20003;
 inline constexpr std::int64_t kItemBadSize = -20004;
+inline constexpr std::int64_t kNoMemory = -20006;
+inline constexpr std::int64_t kNotAdoptable = -20007;
 
 // Of a negative result. Whatever may be gone later counts as not there; what another try may cure
 // is unavailable; what needs room is resource_exhausted.

@@ -57,6 +57,10 @@ std::string_view to_string(AgentCall call) {
       return "stats";
     case AgentCall::shutdown:
       return "shutdown";
+    case AgentCall::allocate_memory:
+      return "allocate_memory";
+    case AgentCall::free_memory:
+      return "free_memory";
   }
   return "unknown";
 }
@@ -143,6 +147,13 @@ FrameBytes encode_memory(std::uint32_t region, std::uint64_t offset, std::uint64
 FrameBytes encode_region(std::uint32_t region) {
   FrameBytes out;
   append(out, region);
+  return out;
+}
+
+FrameBytes encode_segment(std::uint32_t segment, std::uint64_t bytes) {
+  FrameBytes out;
+  append(out, segment);
+  append(out, bytes);
   return out;
 }
 

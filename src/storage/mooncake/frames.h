@@ -28,6 +28,8 @@ enum class AgentCall : std::uint16_t {
   remove,
   stats,
   shutdown,
+  allocate_memory,
+  free_memory,
 };
 std::string_view to_string(AgentCall call);
 
@@ -78,7 +80,9 @@ FrameBytes encode_keys(std::span<const std::string_view> keys);
 FrameBytes encode_items(std::span<const FrameItem> items);
 FrameBytes encode_pairs(const FramePairs& pairs);
 FrameBytes encode_memory(std::uint32_t region, std::uint64_t offset, std::uint64_t bytes);
+// Also the body of free_memory, whose number is a segment's.
 FrameBytes encode_region(std::uint32_t region);
+FrameBytes encode_segment(std::uint32_t segment, std::uint64_t bytes);
 
 // Bodies of replies. data_loss: not such a body, or not `count` results.
 Result<std::vector<std::int64_t>> decode_results(std::span<const std::byte> body,

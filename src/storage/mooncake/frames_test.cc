@@ -7,6 +7,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "storage/mooncake/codes.h"
 
 namespace hitide {
 namespace {
@@ -76,6 +77,9 @@ TEST(FramesTest, RequestsAreTheGoldenOnes) {
   EXPECT_EQ(frame_hex(AgentCall::remove, 9, encode_keys(keys)), golden.at("remove"));
   EXPECT_EQ(frame_hex(AgentCall::stats, 10, {}), golden.at("stats"));
   EXPECT_EQ(frame_hex(AgentCall::shutdown, 11, {}), golden.at("shutdown"));
+  EXPECT_EQ(frame_hex(AgentCall::allocate_memory, 12, encode_segment(9, 1ull << 30)),
+            golden.at("allocate_memory"));
+  EXPECT_EQ(frame_hex(AgentCall::free_memory, 13, encode_region(9)), golden.at("free_memory"));
 }
 
 TEST(FramesTest, GoldenRepliesAreRead) {
@@ -87,6 +91,13 @@ TEST(FramesTest, GoldenRepliesAreRead) {
   EXPECT_EQ(*codes, (std::vector<std::int64_t>{1, -704}));
   EXPECT_FALSE(decode_results(results.body, 1).ok());
   EXPECT_FALSE(decode_results(results.body, 3).ok());
+
+  const GoldenReply allocated = golden_reply("reply_allocate_memory");
+  EXPECT_EQ(allocated.header.type,
+            static_cast<std::uint16_t>(AgentCall::allocate_memory) | kFrameReply);
+  const auto none = decode_results(allocated.body, 1);
+  ASSERT_TRUE(none.ok());
+  EXPECT_EQ(status_of_code((*none)[0]), StatusCode::resource_exhausted);
 
   const auto pairs = decode_pairs(golden_reply("reply_stats").body);
   ASSERT_TRUE(pairs.ok());

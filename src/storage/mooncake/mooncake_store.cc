@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <new>
 #include <optional>
 
 #include <fmt/format.h>
@@ -22,10 +21,6 @@ Status with_install_line(const Status& status, const MooncakeOptions& options) {
                 fmt::format("mooncake: {}; install the store's client: {} -m pip install {}, and "
                             "the system packages libibverbs1 libcurl4 libnuma1",
                             status.message(), options.python, kPackage));
-}
-
-Status closed_status(std::string_view call) {
-  return Status(StatusCode::failed_precondition, fmt::format("{}: the store is closed", call));
 }
 
 std::uint64_t number(const std::map<std::string, std::string>& pairs, const char* name,
@@ -170,106 +165,6 @@ Duration MooncakeStore::limit_for(std::uint64_t bytes) const {
   return options_.call_limit + from_seconds(to_seconds(options_.call_limit_per_64mib) * share);
 }
 
-// ---- memory -----------------------------------------------------------------------------------
-
-Status MooncakeStore::on_agent_start(AgentSession& session) {
-  const MemoryRegion bounce{.bytes = bounce_->bytes(), .fd = bounce_->fd()};
-  HITIDE_RETURN_IF_ERROR(map_in_agent(session, kBounceRegion, bounce));
-  regions_.map_all([&](const RegionTable::Region& region) {
-    return map_in_agent(session, region.number, region.memory);
-  });
-  return {};
-}
-
-Status MooncakeStore::map_in_agent(AgentSession& session, std::uint32_t region,
-                                   const MemoryRegion& memory) {
-  const FrameBytes body = encode_memory(region, memory.fd_offset, memory.bytes.size());
-  const double gib = static_cast<double>(memory.bytes.size()) / static_cast<double>(1u << 30);
-  const Duration more = options_.standalone_storage
-                            ? from_seconds(to_seconds(options_.adopt_limit_per_gib) * gib)
-                            : Duration::zero();
-  HITIDE_ASSIGN_OR_RETURN(
-      const FrameBytes answer,
-      session.control({.call = AgentCall::add_memory, .body = body, .fd = memory.fd}, more));
-  HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
-  if (codes[0] != 0) {
-    return Status(StatusCode::failed_precondition,
-                  fmt::format("the store's client answers {} to its registration", codes[0]));
-  }
-  return options_.standalone_storage ? self_test(session, region, memory.bytes) : Status();
-}
-
-Result<std::int64_t> MooncakeStore::move_one(AgentSession& session, AgentCall kind,
-                                             const FrameItem& item) {
-  const FrameBytes body = encode_items({&item, 1});
-  HITIDE_ASSIGN_OR_RETURN(
-      const FrameBytes answer,
-      session.call(kind == AgentCall::put ? AgentLane::write : AgentLane::read,
-                   {.call = kind, .body = body}, kNoDeadline, options_.call_limit));
-  HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
-  return codes[0];
-}
-
-// An adopted region must show the daemon what it shows us. Its bytes are only read: it may be in
-// use.
-Status MooncakeStore::self_test(AgentSession& session, std::uint32_t region,
-                                std::span<const std::byte> bytes) {
-  const std::size_t size = std::min<std::size_t>(bytes.size(), 4096);
-  const std::string key = fmt::format("hitide/adoption/{}/{}/{}", session.process().pid(), region,
-                                      SystemClock::instance().now().time_since_epoch().count());
-  const BounceMemory::Piece read = bounce_->take(size, kNoDeadline);
-  const BounceMemory::Piece pattern = bounce_->take(size, kNoDeadline);
-  const bool is_bounce = region == kBounceRegion;
-  std::fill(pattern.bytes().begin(), pattern.bytes().end(), std::byte{0x5a});
-  const std::span<const std::byte> written = is_bounce ? pattern.bytes() : bytes.first(size);
-  const FrameItem source{.key = key,
-                         .group = {},
-                         .region = region,
-                         .offset = is_bounce ? pattern.offset() : 0,
-                         .bytes = size};
-  FrameItem target = source;
-  target.region = kBounceRegion;
-  target.offset = read.offset();
-  std::fill(read.bytes().begin(), read.bytes().end(), std::byte{0xa5});
-  HITIDE_ASSIGN_OR_RETURN(const std::int64_t put, move_one(session, AgentCall::put, source));
-  HITIDE_ASSIGN_OR_RETURN(const std::int64_t got, move_one(session, AgentCall::get, target));
-  const std::string_view name = key;
-  const FrameBytes body = encode_keys({&name, 1});
-  session
-      .call(AgentLane::write, {.call = AgentCall::remove, .body = body}, kNoDeadline,
-            options_.call_limit)
-      .status()
-      .ignore();
-  const bool same = std::equal(written.begin(), written.end(), read.bytes().begin());
-  if (put == 0 && got == static_cast<std::int64_t>(size) && same) return {};
-  return Status(StatusCode::failed_precondition,
-                fmt::format("adopting it for the store's daemon failed its test: put {}, get {}, "
-                            "bytes {}",
-                            put, got, same ? "equal" : "differ"));
-}
-
-Status MooncakeStore::register_memory(const MemoryRegion& region) {
-  const CallGate::Pass pass(gate_);
-  if (!pass) return closed_status("register_memory");
-  return regions_.add(region, [this](const RegionTable::Region& added) -> Status {
-    HITIDE_ASSIGN_OR_RETURN(const auto session, agent_->session());
-    return map_in_agent(*session, added.number, added.memory);
-  });
-}
-
-Status MooncakeStore::unregister_memory(std::span<std::byte> bytes) {
-  const CallGate::Pass pass(gate_);
-  if (!pass) return closed_status("unregister_memory");
-  return regions_.remove(bytes, [this](std::uint32_t number) -> Status {
-    const Result<std::shared_ptr<AgentSession>> session = agent_->session();
-    if (!session.ok()) return {};  // gone with the agent that had it
-    const FrameBytes body = encode_region(number);
-    const Result<FrameBytes> answer =
-        (*session)->control({.call = AgentCall::remove_memory, .body = body});
-    return answer.ok() || !(*session)->alive() ? Status() : answer.status();
-  });
-}
-
 // ---- exists and remove ------------------------------------------------------------------------
 
 CallOutcome MooncakeStore::exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
@@ -333,6 +228,10 @@ Status MooncakeStore::ask_batches(AgentSession& session, AgentCall kind,
           answer.ok() ? decode_results(*answer, count) : answer.status();
       status = decoded.status();
       if (decoded.ok()) codes = std::move(decoded).value();
+      if (status.ok() && kind == AgentCall::exists) {
+        const std::lock_guard lock(stats_mutex_);
+        ++counts_.exists_calls;
+      }
     }
     for (std::size_t i = 0; i < count; ++i) {
       ItemResult& result = *results[begin + i];
@@ -372,6 +271,7 @@ MooncakeCounts MooncakeStore::counts() const {
     counts = counts_;
   }
   counts.agent_starts = agent_->starts();
+  counts.regions_refused = regions_.refused();
   return counts;
 }
 

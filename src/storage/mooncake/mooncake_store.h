@@ -32,6 +32,7 @@
 #include "storage/call_gate.h"
 #include "storage/mooncake/agent_supervisor.h"
 #include "storage/mooncake/bounce.h"
+#include "storage/mooncake/client_memory.h"
 #include "storage/mooncake/key_guard.h"
 #include "storage/mooncake/owner_process.h"
 #include "storage/mooncake/region_table.h"
@@ -42,6 +43,11 @@ struct MooncakeCounts {
   std::uint64_t agent_starts = 0;
   std::uint64_t zero_copy_items = 0;
   std::uint64_t staged_items = 0;
+  // Calls of the client that were answered: a batch is one, unless it is too large for a frame.
+  std::uint64_t exists_calls = 0;
+  std::uint64_t get_calls = 0;
+  std::uint64_t put_calls = 0;
+  std::uint64_t regions_refused = 0;  // registered, but copied: this agent could not map them
 };
 
 class MooncakeStore final : public ObjectStore {
@@ -63,9 +69,20 @@ class MooncakeStore final : public ObjectStore {
   // Forced: also objects that others hold a lease on.
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
-  // A region without a descriptor, or one that the agent cannot map, is taken too and costs a copy.
+  // ok: the agent has mapped the region, and in standalone mode has had it adopted and tested; so
+  // has every later agent, or it is copied for that agent's life, which is warned of and counted.
+  // Else the region is not kept: failed_precondition: private memory; invalid_argument: 0 bytes, an
+  // overlap, an odd offset, and in standalone mode a part of a file; data_loss: adopted, it did not
+  // show the daemon what it shows us; resource_exhausted: too little free memory to adopt it;
+  // unavailable: the client refused, with its code, or there is no agent, which is waited for
+  // call_limit at most.
   Status register_memory(const MemoryRegion& region) override;
   Status unregister_memory(std::span<std::byte> bytes) override;
+  // Embedded: a sealed memory file. Standalone: a segment of the thin client's; it outlives the
+  // agent that handed it out, and a later one adopts it. Waits for an agent as register_memory().
+  Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) override;
+  // Unregister it first.
+  void release_memory(std::span<std::byte> bytes) override;
   // objects, bytes_used, bytes_limit and evicted_objects are those of the whole store, as its
   // master told last; 0 where it was never reached.
   StoreStats stats() const override;
@@ -91,10 +108,22 @@ class MooncakeStore final : public ObjectStore {
   AgentConfig agent_config() const;
   void start_owner();
   Status on_agent_start(AgentSession& session);
+
+  // Memory (mooncake_memory.cc).
   Status map_in_agent(AgentSession& session, std::uint32_t region, const MemoryRegion& memory);
   Status self_test(AgentSession& session, std::uint32_t region, std::span<const std::byte> bytes);
-  Result<std::int64_t> move_one(AgentSession& session, AgentCall kind, const FrameItem& item);
+  Result<std::vector<std::int64_t>> move_tested(AgentSession& session, AgentCall kind,
+                                                std::span<const FrameItem> items);
+  void unmap_in_agent(AgentSession& session, std::uint32_t region);
+  Result<std::shared_ptr<AgentSession>> session_soon() const;
+  // What an agent may take longer for memory of this size than for another control call.
+  Duration adopt_limit(std::uint64_t bytes) const;
+
   std::string stored_key(std::string_view key) const { return key_prefix_ + std::string(key); }
+  // Of the store's, behind the tag as keys are; empty where groups are not wanted.
+  std::string stored_group(std::string_view group) const {
+    return group.empty() || !options_.group_semantics ? std::string() : stored_key(group);
+  }
   Duration limit_for(std::uint64_t bytes) const;
 
   // get and put (mooncake_moves.cc).
@@ -128,6 +157,7 @@ class MooncakeStore final : public ObjectStore {
   mutable CallGate gate_;
   KeyGuard keys_;
   RegionTable regions_;
+  ClientMemory memory_;
   std::unique_ptr<BounceMemory> bounce_;
   std::unique_ptr<AgentSupervisor> agent_;  // set once in open()
   std::unique_ptr<OwnerProcess> owner_;     // set once in open(), where there is a segment

@@ -20,6 +20,7 @@
 #include "spec/mooncake_options.h"
 #include "storage/mooncake/bounce.h"
 #include "storage/mooncake/child_process.h"
+#include "storage/mooncake/client_memory.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/key_guard.h"
 #include "storage/mooncake/mooncake_store.h"
@@ -187,21 +188,63 @@ TEST_F(RegionTableTest, OnlyWhollyMappedBytesAreFound) {
   EXPECT_FALSE(found(20000, 1));
 }
 
-TEST_F(RegionTableTest, PrivateOrRefusedMemoryIsKeptButNotFound) {
-  EXPECT_TRUE(add(0, 4096, -1).ok());
+TEST_F(RegionTableTest, PrivateOrRefusedMemoryIsNotKept) {
+  EXPECT_EQ(add(0, 4096, -1).code(), StatusCode::failed_precondition);
   EXPECT_EQ(maps_, 0);
-  EXPECT_FALSE(found(0, 1));
-  answer_ = Status(StatusCode::unavailable, "no agent");
-  EXPECT_TRUE(add(8192, 4096).ok());
-  EXPECT_FALSE(found(8192, 1));
-  // A new agent takes what the last one could not.
-  EXPECT_EQ(table_.map_all([](const auto&) { return Status(); }), 0u);
+  for (const StatusCode code : {StatusCode::unavailable, StatusCode::data_loss}) {
+    answer_ = Status(code, "why not");
+    EXPECT_EQ(add(8192, 4096).code(), code);
+    EXPECT_FALSE(found(8192, 1));
+    EXPECT_EQ(table_.size(), 0u);
+    EXPECT_EQ(remove(8192, 4096).code(), StatusCode::invalid_argument);
+  }
+  answer_ = {};
+  EXPECT_TRUE(add(8192, 4096).ok()) << "asked again";
   EXPECT_TRUE(found(8192, 1));
-  EXPECT_FALSE(found(0, 1));
+}
+
+TEST_F(RegionTableTest, WhatALaterAgentRefusesIsKeptButNotFound) {
+  ASSERT_TRUE(add(0, 4096).ok());
+  ASSERT_TRUE(add(8192, 4096).ok());
   table_.unmap_all();
+  EXPECT_FALSE(found(0, 1));
+  const auto refuse_last = [this](const RegionTable::Region& region) {
+    return region.number == last_ ? Status(StatusCode::data_loss, "spoiled") : Status();
+  };
+  table_.map_all(refuse_last);
+  EXPECT_TRUE(found(0, 1));
   EXPECT_FALSE(found(8192, 1));
+  EXPECT_EQ(table_.refused(), 1u);
+  EXPECT_TRUE(add(8192, 4096).ok()) << "it is registered";
   EXPECT_TRUE(remove(8192, 4096).ok());
-  EXPECT_EQ(unmaps_, 0) << "the agent that had it is gone";
+  EXPECT_TRUE(remove(8192, 4096).ok());
+  EXPECT_EQ(unmaps_, 0) << "the agent does not have it";
+  table_.map_all([](const auto&) { return Status(); });
+  EXPECT_EQ(table_.refused(), 0u);
+}
+
+// Adopting a pool takes seconds a gigabyte; calls for other pools go on meanwhile.
+TEST_F(RegionTableTest, ALongMappingHoldsUpNoLookUp) {
+  ASSERT_TRUE(add(0, 4096).ok());
+  std::promise<void> mapping;
+  std::promise<void> go_on;
+  std::thread mapper([&] {
+    const MemoryRegion region{.bytes = span(8192, 4096), .fd = 5};
+    table_
+        .add(region,
+             [&](const auto&) {
+               mapping.set_value();
+               go_on.get_future().wait();
+               return Status();
+             })
+        .ignore();
+  });
+  mapping.get_future().wait();
+  EXPECT_TRUE(found(0, 1));
+  EXPECT_FALSE(found(8192, 1)) << "not before it is mapped";
+  go_on.set_value();
+  mapper.join();
+  EXPECT_TRUE(found(8192, 1));
 }
 
 TEST_F(RegionTableTest, BadRegionsAreRefused) {
@@ -268,6 +311,29 @@ TEST(MooncakeStoreTest, RdmaWithoutADeviceSaysWhatToSet) {
   const auto store = MooncakeStore::open(options);
   EXPECT_EQ(store.status().code(), StatusCode::failed_precondition);
   EXPECT_NE(store.status().message().find("MOONCAKE_PROTOCOL=tcp"), std::string_view::npos);
+}
+
+// ---- ClientMemory -----------------------------------------------------------------------------
+
+TEST(ClientMemoryTest, FilesAreZeroSealedAndReleased) {
+  ClientMemory memory;
+  auto file = ClientMemory::create_file("pool", 3 * 4096);
+  ASSERT_TRUE(file.ok());
+  const std::uint32_t segment = memory.next_segment();
+  EXPECT_NE(memory.next_segment(), segment);
+  const auto region = memory.keep(segment, std::move(*file), 3 * 4096);
+  ASSERT_TRUE(region.ok());
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(region->bytes.data()) % 4096, 0u);
+  EXPECT_TRUE(std::all_of(region->bytes.begin(), region->bytes.end(),
+                          [](std::byte byte) { return byte == std::byte{0}; }));
+  EXPECT_NE(::ftruncate(region->fd, 4096), 0) << "a mapping of it could fault";
+  region->bytes[5] = std::byte{7};
+  char seen = 0;
+  EXPECT_EQ(::pread(region->fd, &seen, 1, 5), 1);
+  EXPECT_EQ(seen, 7);
+  EXPECT_FALSE(memory.release(region->bytes.first(4096)));
+  EXPECT_EQ(memory.release(region->bytes), segment);
+  EXPECT_FALSE(memory.release(region->bytes));
 }
 
 TEST(MooncakeStoreTest, AMissingInterpreterSaysHowToInstall) {

@@ -1,5 +1,8 @@
 #include "storage/mooncake/region_table.h"
 
+#include <algorithm>
+#include <vector>
+
 #include <fmt/format.h>
 
 #include "base/log.h"
@@ -24,27 +27,14 @@ bool RegionTable::overlaps(std::span<const std::byte> bytes) const {
   return bytes.data() < before.data() + before.size();
 }
 
-bool RegionTable::try_map(const Region& region, const Map& map) {
-  if (region.memory.fd < 0) return false;
-  const Status status = map(region);
-  if (!status.ok() && status.code() != StatusCode::unavailable) {
-    log_warning("region_not_shared",
-                {{"region", named(region.memory.bytes)}, {"reason", status.to_string()}});
-  }
-  return status.ok();
-}
-
-Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
+// ok: it may be mapped, or `counted` says that it is one more registration of a known region.
+Status RegionTable::check(const MemoryRegion& memory, bool& counted) {
   const std::span<std::byte> bytes = memory.bytes;
   if (bytes.empty()) return Status(StatusCode::invalid_argument, "a region of 0 bytes");
-  if (memory.fd >= 0 && memory.fd_offset % kPageBytes != 0) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("{}: its offset {} in the descriptor is no multiple of {}",
-                              named(bytes), memory.fd_offset, kPageBytes));
-  }
   const std::lock_guard lock(mutex_);
   const auto same = entries_.find(bytes.data());
-  if (same != entries_.end() && same->second.region.memory.bytes.size() == bytes.size()) {
+  counted = same != entries_.end() && same->second.region.memory.bytes.size() == bytes.size();
+  if (counted) {
     ++same->second.registrations;
     return {};
   }
@@ -52,36 +42,77 @@ Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
     return Status(StatusCode::invalid_argument,
                   named(bytes) + " overlaps one that is registered already");
   }
-  Entry entry{.region = {.number = next_number_++, .memory = memory}};
-  entry.mapped = try_map(entry.region, map);
-  entries_.emplace(bytes.data(), std::move(entry));
+  if (memory.fd < 0) {
+    return Status(StatusCode::failed_precondition,
+                  named(bytes) + " is private memory, which the store agent cannot map");
+  }
+  if (memory.fd_offset % kPageBytes != 0) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("{}: its offset {} in the descriptor is no multiple of {}",
+                              named(bytes), memory.fd_offset, kPageBytes));
+  }
+  return {};
+}
+
+Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
+  const std::lock_guard changing(changing_);
+  bool counted = false;
+  HITIDE_RETURN_IF_ERROR(check(memory, counted));
+  if (counted) return {};
+  Entry entry{.region = {.number = next_number_++, .memory = memory}, .mapped = true};
+  const Status status = map(entry.region);
+  if (!status.ok()) return status.with_context(named(memory.bytes));
+  const std::lock_guard lock(mutex_);
+  entries_.emplace(memory.bytes.data(), std::move(entry));
   return {};
 }
 
 Status RegionTable::remove(std::span<std::byte> bytes, const Unmap& unmap) {
-  const std::lock_guard lock(mutex_);
-  const auto entry = entries_.find(bytes.data());
-  if (entry == entries_.end() || entry->second.region.memory.bytes.size() != bytes.size()) {
-    return Status(StatusCode::invalid_argument, named(bytes) + " is not registered");
+  const std::lock_guard changing(changing_);
+  std::uint32_t number = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto entry = entries_.find(bytes.data());
+    if (entry == entries_.end() || entry->second.region.memory.bytes.size() != bytes.size()) {
+      return Status(StatusCode::invalid_argument, named(bytes) + " is not registered");
+    }
+    if (--entry->second.registrations > 0) return {};
+    const bool mapped = entry->second.mapped;
+    number = entry->second.region.number;
+    entries_.erase(entry);
+    if (!mapped) return {};
   }
-  if (--entry->second.registrations > 0) return {};
-  const bool mapped = entry->second.mapped;
-  const std::uint32_t number = entry->second.region.number;
-  entries_.erase(entry);
-  return mapped ? unmap(number) : Status();
+  return unmap(number);
 }
 
-std::size_t RegionTable::map_all(const Map& map) {
-  const std::lock_guard lock(mutex_);
-  std::size_t failed = 0;
-  for (auto& [base, entry] : entries_) {
-    entry.mapped = try_map(entry.region, map);
-    if (!entry.mapped && entry.region.memory.fd >= 0) ++failed;
+void RegionTable::map_all(const Map& map) {
+  const std::lock_guard changing(changing_);
+  std::vector<Region> regions;
+  {
+    const std::lock_guard lock(mutex_);
+    for (auto& [base, entry] : entries_) {
+      entry.mapped = false;
+      regions.push_back(entry.region);
+    }
   }
-  return failed;
+  Status first;
+  std::size_t refused = 0;
+  for (const Region& region : regions) {
+    const Status status = map(region);
+    if (!status.ok() && refused++ == 0) first = status.with_context(named(region.memory.bytes));
+    const std::lock_guard lock(mutex_);
+    Entry& entry = entries_.at(region.memory.bytes.data());
+    entry.mapped = status.ok();
+    entry.refused = !status.ok();
+  }
+  if (refused == 0) return;
+  log_warning("regions_not_shared", {{"regions", refused},
+                                     {"first", first.to_string()},
+                                     {"effect", "copied until there is another agent"}});
 }
 
 void RegionTable::unmap_all() {
+  const std::lock_guard changing(changing_);
   const std::lock_guard lock(mutex_);
   for (auto& [base, entry] : entries_) entry.mapped = false;
 }
@@ -102,6 +133,12 @@ bool RegionTable::find(std::span<const std::byte> bytes, Place& place) const {
 std::size_t RegionTable::size() const {
   const std::lock_guard lock(mutex_);
   return entries_.size();
+}
+
+std::size_t RegionTable::refused() const {
+  const std::lock_guard lock(mutex_);
+  return static_cast<std::size_t>(std::count_if(
+      entries_.begin(), entries_.end(), [](const auto& pair) { return pair.second.refused; }));
 }
 
 }  // namespace hitide

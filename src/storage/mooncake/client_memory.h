@@ -1,0 +1,51 @@
+// ClientMemory: memory that the store's client hands out to pools, as this process has it mapped.
+//
+// Threading: any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+
+#include <hitide/object_store.h>
+#include <hitide/result.h>
+
+#include "base/file.h"
+
+namespace hitide {
+
+class ClientMemory {
+ public:
+  ClientMemory() = default;
+  ~ClientMemory();
+  ClientMemory(const ClientMemory&) = delete;
+  ClientMemory& operator=(const ClientMemory&) = delete;
+
+  // A memory file of so many zero bytes. Its size is sealed, so that the agent may trust that no
+  // access to its mapping can fault.
+  static Result<UniqueFd> create_file(const std::string& name, std::uint64_t bytes);
+
+  // A number that no segment has had.
+  std::uint32_t next_segment();
+  // Maps the file and keeps it under this number until release().
+  Result<MemoryRegion> keep(std::uint32_t segment, UniqueFd file, std::uint64_t bytes);
+  // Unmaps and closes it, and answers its number; nothing: not memory of this object's.
+  std::optional<std::uint32_t> release(std::span<std::byte> bytes);
+
+ private:
+  struct Entry {
+    std::uint32_t segment = 0;
+    UniqueFd file;
+    std::span<std::byte> bytes;
+  };
+
+  std::mutex mutex_;
+  std::map<const std::byte*, Entry> entries_;  // guarded by mutex_; by the first byte
+  std::uint32_t next_segment_ = 1;             // guarded by mutex_
+};
+
+}  // namespace hitide
