@@ -36,24 +36,34 @@ struct CopyOp {
   std::vector<Page> pages;
 };
 
-// Asks storage which of `keys` it holds. Holds no buffers.
+// Asks storage where a prefix of `keys` may end so that all required pools can be restored. Holds
+// no buffers.
 struct StorageQueryOp {
   OpId id = 0;
   std::vector<PageKey> keys;
   TimePoint deadline = kNoDeadline;
 };
 
+// Pages of a side pool that travel with the anchor's: those of keys[first] and the keys behind it.
+struct SidePages {
+  std::uint32_t pool = 0;  // index into ModelSpec::pools; not the anchor, which is 0
+  std::uint32_t first = 0;
+  std::vector<PageId> host_pages;
+};
+
 struct StorageReadOp {
   OpId id = 0;
   std::vector<PageKey> keys;
-  std::vector<PageId> host_pages;  // one per key
+  std::vector<PageId> host_pages;  // one per key, of the anchor
   TimePoint deadline = kNoDeadline;
+  std::vector<SidePages> sides = {};
 };
 
 struct StorageWriteOp {
   OpId id = 0;
   std::vector<PageKey> keys;
-  std::vector<PageId> host_pages;  // one per key
+  std::vector<PageId> host_pages;  // one per key, of the anchor
+  std::vector<SidePages> sides = {};
 };
 
 // Asks the rank group to agree on how much of a prefix may be used. Rank 0 intersects the sets of
@@ -76,9 +86,14 @@ struct Plan {
 // The answer to any operation but a SequenceCommand.
 struct Completion {
   OpId id = 0;
-  // Per page or key. Queries: ok = held, not_found = not held, else unknown. AgreeOp: one per
-  // stop point, ok where the group agreed.
+  // Per page or key. Queries: ok = the prefix may end behind this page, not_found = an object is
+  // missing, else why it is not known. Reads: ok = this page of the anchor is there, and of every
+  // required all-pages pool that travelled with it. Writes: ok = the page is committed. AgreeOp:
+  // one per stop point, ok where the group agreed.
   std::vector<StatusCode> pages;
+  // [the operation's sides][their pages]: what became of the pages of each by itself. The pages of
+  // an optional pool that are not ok are absent from the prefix; the prefix itself is as good.
+  std::vector<std::vector<StatusCode>> sides = {};
   std::uint64_t bytes = 0;
   TimePoint buffers_busy_until = TimePoint::min();
 };

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <numeric>
 
+#include <fmt/format.h>
 #include <sys/random.h>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "storage/marker.h"
+#include "storage/page_store_sorted.h"
 #include "storage/store_call.h"
 
 namespace hitide {
@@ -50,6 +53,10 @@ std::uint64_t PageStoreStats::verification_failures_total() const {
                          std::uint64_t{0});
 }
 
+std::uint64_t PageStoreStats::failures() const {
+  return std::accumulate(failures_by_code.begin(), failures_by_code.end(), std::uint64_t{0});
+}
+
 struct PageStore::Batch {
   std::vector<const PageSlot*> pages;
   std::vector<std::string> object_keys;
@@ -71,12 +78,82 @@ PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& cl
       next_backup_id_(first_backup_id()) {}
 
 bool PageStore::usable(const PageSlot& page) const {
+  if (page.pool == 0 && logical_anchor()) return true;  // a marker
   return page.pool < pools_.size() && layouts_[page.pool].payload_bytes > 0 &&
          page.slot.size() >= layouts_[page.pool].object_bytes();
 }
 
+void PageStore::sort_page(const PageSlot& page, StatusCode& out, Sorted& sorted) {
+  if (!usable(page)) {
+    out = StatusCode::invalid_argument;
+    count_failure(out);
+    return;
+  }
+  (page.pool == 0 ? sorted.anchors : sorted.sides).push_back({.page = page, .out = &out});
+  sorted.named[page.pool].insert(page.key);
+}
+
+void PageStore::sort_pages(std::span<const PageSlot> pages, std::span<StatusCode> out,
+                           Sorted& sorted) {
+  sorted.named.resize(pools_.size());
+  for (std::size_t i = 0; i < pages.size(); ++i) sort_page(pages[i], out[i], sorted);
+}
+
+std::size_t PageStore::find_pool(std::string_view name) const {
+  const auto found = std::find_if(pools_.begin(), pools_.end(),
+                                  [&](const PoolSpec& pool) { return pool.name == name; });
+  return static_cast<std::size_t>(found - pools_.begin());
+}
+
+CallOutcome PageStore::refuse_pool(const PoolPages& pages, std::string what) {
+  std::fill(pages.out.begin(), pages.out.end(), StatusCode::invalid_argument);
+  for (std::size_t i = 0; i < pages.keys.size(); ++i) count_failure(StatusCode::invalid_argument);
+  log_limited(LogLevel::error, "pool_refused", kLogInterval, {{"reason", what}});
+  return {.status = Status(StatusCode::invalid_argument, std::move(what))};
+}
+
+// Loud, and false for all of its pages: never skipped.
+CallOutcome PageStore::refuse_unknown_pool(const PoolPages& pages) {
+  cells_.unknown_pools.add();
+  std::vector<std::string_view> names;
+  for (const PoolSpec& pool : pools_) names.push_back(pool.name);
+  return refuse_pool(pages,
+                     fmt::format("no pool '{}'; known: {}", pages.pool, fmt::join(names, ", ")));
+}
+
+CallOutcome PageStore::sort_pools(std::span<const PoolPages> pools, Sorted& sorted) {
+  CallOutcome outcome;
+  sorted.named.resize(pools_.size());
+  for (const PoolPages& pages : pools) {
+    const std::size_t pool = find_pool(pages.pool);
+    if (pool == pools_.size()) {
+      merge(outcome, refuse_unknown_pool(pages));
+      continue;
+    }
+    const bool without_slots = pool == 0 && logical_anchor() && pages.slots.empty();
+    if (pages.out.size() != pages.keys.size() ||
+        (!without_slots && pages.slots.size() != pages.keys.size())) {
+      merge(outcome, refuse_pool(pages, fmt::format("pool {}: {} keys, {} slots, {} answers",
+                                                    pages.pool, pages.keys.size(),
+                                                    pages.slots.size(), pages.out.size())));
+      continue;
+    }
+    for (std::size_t i = 0; i < pages.keys.size(); ++i) {
+      const PageSlot page{.key = pages.keys[i],
+                          .slot = without_slots ? std::span<std::byte>() : pages.slots[i],
+                          .pool = static_cast<std::uint32_t>(pool)};
+      sort_page(page, pages.out[i], sorted);
+    }
+  }
+  return outcome;
+}
+
 std::span<std::byte> PageStore::object_of(const PageSlot& page) const {
   return page.slot.first(layouts_[page.pool].object_bytes());
+}
+
+std::string PageStore::object_key(const PageSlot& page) const {
+  return keys_.object_key(page.key, pools_[page.pool].name);
 }
 
 EnvelopeExpectation PageStore::expectation(const PageSlot& page) const {
@@ -88,81 +165,53 @@ EnvelopeExpectation PageStore::expectation(const PageSlot& page) const {
 }
 
 template <typename CarryOut>
-CallOutcome PageStore::in_batches(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                                  const CarryOut& carry_out) {
+CallOutcome PageStore::in_batches(std::span<const Placed> pages, const CarryOut& carry_out) {
   CallOutcome outcome;
-  Batch batch;
-  const auto flush = [&] {
-    if (batch.size() > 0) merge(outcome, carry_out(batch));
-    batch = {};
-  };
-  for (std::size_t i = 0; i < pages.size(); ++i) {
-    if (is_marker(pages[i])) continue;
-    if (!usable(pages[i])) {
-      out[i] = StatusCode::invalid_argument;
-      cells_.failures.add();
-      continue;
+  for (std::size_t begin = 0; begin < pages.size(); begin += batch_items_max_) {
+    Batch batch;
+    for (const Placed& placed :
+         pages.subspan(begin, std::min(batch_items_max_, pages.size() - begin))) {
+      batch.pages.push_back(&placed.page);
+      batch.object_keys.push_back(object_key(placed.page));
+      batch.out.push_back(placed.out);
     }
-    batch.pages.push_back(&pages[i]);
-    batch.object_keys.push_back(keys_.object_key(pages[i].key, pools_[pages[i].pool].name));
-    batch.out.push_back(&out[i]);
-    if (batch.size() == batch_items_max_) flush();
-  }
-  flush();
-  return outcome;
-}
-
-// ---- exists -------------------------------------------------------------------------------------
-
-CallOutcome PageStore::exists(std::span<const PageKey> keys, std::span<StatusCode> out,
-                              const CallOptions& options) {
-  CallOutcome outcome;
-  cells_.queries.add(keys.size());
-  // Each further pool can only take pages away.
-  std::fill(out.begin(), out.end(), asked_.empty() ? StatusCode::not_found : StatusCode::ok);
-  for (const std::size_t pool : asked_) query_pool(pool, keys, out, options, outcome);
-  for (const StatusCode code : out) {
-    if (code == StatusCode::ok) cells_.query_hits.add();
-    if (code != StatusCode::ok && code != StatusCode::not_found) cells_.failures.add();
+    merge(outcome, carry_out(batch));
   }
   return outcome;
-}
-
-void PageStore::query_pool(std::size_t pool, std::span<const PageKey> keys,
-                           std::span<StatusCode> out, const CallOptions& options,
-                           CallOutcome& outcome) {
-  std::vector<std::size_t> asked;  // indices of pages that are still candidates
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (out[i] == StatusCode::ok) asked.push_back(i);
-  }
-  for (std::size_t begin = 0; begin < asked.size(); begin += batch_items_max_) {
-    const auto batch =
-        std::span(asked).subspan(begin, std::min(batch_items_max_, asked.size() - begin));
-    std::vector<std::string> object_keys;
-    for (const std::size_t i : batch) {
-      object_keys.push_back(keys_.object_key(keys[i], pools_[pool].name));
-    }
-    std::vector<ItemResult> results(batch.size());
-    merge(outcome, guarded([&] { return store_.exists(views(object_keys), results, options); }));
-    for (std::size_t i = 0; i < batch.size(); ++i) out[batch[i]] = results[i].code;
-  }
 }
 
 // ---- load ---------------------------------------------------------------------------------------
 
 CallOutcome PageStore::load(std::span<const PageSlot> pages, std::span<StatusCode> out,
                             const CallOptions& options) {
-  std::vector<std::string> damaged;
-  CallOutcome outcome = load_markers(pages, out, damaged, options);
-  merge(outcome, load_data(pages, out, damaged, options));
-  if (!damaged.empty()) remove_damaged(damaged, options);
+  Sorted sorted;
+  sort_pages(pages, out, sorted);
+  return load_sorted(sorted, options);
+}
+
+CallOutcome PageStore::load(std::span<const PoolPages> pools, const CallOptions& options) {
+  Sorted sorted;
+  CallOutcome outcome = sort_pools(pools, sorted);
+  merge(outcome, load_sorted(sorted, options));
   return outcome;
 }
 
-CallOutcome PageStore::load_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                                 std::vector<std::string>& damaged, const CallOptions& options) {
-  return in_batches(pages, out,
-                    [&](const Batch& batch) { return load_batch(batch, options, damaged); });
+CallOutcome PageStore::load_sorted(const Sorted& sorted, const CallOptions& options) {
+  std::vector<std::string> damaged;
+  CallOutcome outcome;
+  const auto load_data = [&](std::span<const Placed> pages) {
+    merge(outcome, in_batches(pages, [&](const Batch& batch) {
+            return load_batch(batch, options, damaged);
+          }));
+  };
+  if (logical_anchor()) {
+    merge(outcome, load_markers(sorted.anchors, damaged, options));
+  } else {
+    load_data(sorted.anchors);
+  }
+  load_data(sorted.sides);
+  if (!damaged.empty()) remove_damaged(damaged, options);
+  return outcome;
 }
 
 CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options,
@@ -201,10 +250,53 @@ StatusCode PageStore::judge_load(const PageSlot& page, const ItemResult& result,
   } else if (result.code == StatusCode::data_loss) {
     fault = EnvelopeFault::damaged_record;
   } else {
-    cells_.failures.add();
+    count_failure(result.code);
     return result.code;
   }
   return judge_fault(fault, object_key, damaged);
+}
+
+StatusCode PageStore::judge_marker(const PageKey& key, std::span<const std::byte> record,
+                                   const ItemResult& result, const std::string& object_key,
+                                   std::vector<std::string>& damaged) {
+  if (result.code == StatusCode::ok) {
+    const auto written = record.first(std::min<std::size_t>(record.size(), result.bytes));
+    const EnvelopeVerdict verdict = verify_marker(expectation({.key = key, .slot = {}}), written);
+    return verdict.ok ? StatusCode::ok : judge_fault(verdict.fault, object_key, damaged);
+  }
+  if (result.code == StatusCode::data_loss) {
+    return judge_fault(EnvelopeFault::damaged_record, object_key, damaged);
+  }
+  if (result.code == StatusCode::not_found) {
+    cells_.load_misses.add();
+  } else {
+    count_failure(result.code);
+  }
+  return result.code;
+}
+
+// One call, as for the put.
+CallOutcome PageStore::load_markers(std::span<const Placed> markers,
+                                    std::vector<std::string>& damaged, const CallOptions& options) {
+  if (markers.empty()) return {};
+  std::vector<std::byte> records(markers.size() * kMarkerBytes);
+  std::vector<std::span<std::byte>> buffers;
+  std::vector<std::string> object_keys;
+  for (std::size_t i = 0; i < markers.size(); ++i) {
+    buffers.push_back(std::span(records).subspan(i * kMarkerBytes, kMarkerBytes));
+    object_keys.push_back(object_key(markers[i].page));
+  }
+  std::vector<GetItem> items(markers.size());
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    items[i] = {.key = object_keys[i], .buffers = std::span(buffers).subspan(i, 1)};
+  }
+  std::vector<ItemResult> results(items.size());
+  CallOutcome outcome = guarded([&] { return store_.get(items, results, options); });
+  for (std::size_t i = 0; i < items.size(); ++i) {
+    *markers[i].out =
+        judge_marker(markers[i].page.key, buffers[i], results[i], object_keys[i], damaged);
+  }
+  return outcome;
 }
 
 StatusCode PageStore::judge_fault(EnvelopeFault fault, const std::string& object_key,
@@ -258,19 +350,28 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
 
 CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                              const CallOptions& options) {
-  CallOutcome outcome = store_data(pages, out, options);
-  merge(outcome, store_markers(pages, out, options));
+  Sorted sorted;
+  sort_pages(pages, out, sorted);
+  return store_sorted(sorted, options);
+}
+
+CallOutcome PageStore::store(std::span<const PoolPages> pools, const CallOptions& options) {
+  Sorted sorted;
+  CallOutcome outcome = sort_pools(pools, sorted);
+  merge(outcome, store_sorted(sorted, options));
   return outcome;
 }
 
-CallOutcome PageStore::store_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                                  const CallOptions& options) {
-  return in_batches(pages, out, [&](const Batch& batch) { return store_batch(batch, options); });
+CallOutcome PageStore::store_sorted(const Sorted& sorted, const CallOptions& options) {
+  CallOutcome outcome =
+      in_batches(sorted.sides, [&](const Batch& batch) { return store_batch(batch, options); });
+  merge(outcome, commit_sorted(sorted, options));
+  return outcome;
 }
 
-CallOutcome PageStore::put_absent(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                                  const CallOptions& options) {
-  return in_batches(pages, out, [&](const Batch& batch) {
+// Pages whose absence is known.
+CallOutcome PageStore::put_anchors(std::span<const Placed> anchors, const CallOptions& options) {
+  return in_batches(anchors, [&](const Batch& batch) {
     std::vector<std::size_t> all(batch.size());
     std::iota(all.begin(), all.end(), std::size_t{0});
     return put_missing(batch, all, options);
@@ -289,7 +390,7 @@ CallOutcome PageStore::store_batch(const Batch& batch, const CallOptions& option
     } else if (results[i].code == StatusCode::not_found) {
       missing.push_back(i);
     } else {
-      cells_.failures.add();
+      count_failure(results[i].code);
     }
   }
   if (!missing.empty()) merge(outcome, put_missing(batch, missing, options));
@@ -316,20 +417,24 @@ CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size
   std::vector<ItemResult> results(items.size());
   CallOutcome outcome = guarded([&] { return store_.put(items, results, options); });
   for (std::size_t i = 0; i < items.size(); ++i) {
-    StatusCode& out = *batch.out[missing[i]];
-    out = results[i].code;
-    if (out == StatusCode::already_exists) {
-      // Somebody else was quicker; the key says that the content is the same.
-      cells_.stores_present.add();
-      out = StatusCode::ok;
-    } else if (out == StatusCode::ok) {
-      cells_.stores.add();
-      cells_.store_bytes.add(buffers[i].size());
-    } else {
-      cells_.failures.add();
-    }
+    judge_put(results[i], *batch.out[missing[i]], cells_.stores, cells_.stores_present);
+    if (results[i].code == StatusCode::ok) cells_.store_bytes.add(buffers[i].size());
   }
   return outcome;
+}
+
+void PageStore::judge_put(const ItemResult& result, StatusCode& out, Counter& written,
+                          Counter& present) {
+  out = result.code;
+  if (out == StatusCode::already_exists) {
+    // Somebody else was quicker; the key says that the content is the same.
+    present.add();
+    out = StatusCode::ok;
+  } else if (out == StatusCode::ok) {
+    written.add();
+  } else {
+    count_failure(out);
+  }
 }
 
 // ---- the rest -----------------------------------------------------------------------------------
@@ -352,7 +457,9 @@ PageStoreStats PageStore::stats() const {
   stats.anchors_unconfirmed = cells_.anchors_unconfirmed.value();
   stats.unknown_pools = cells_.unknown_pools.value();
   stats.removals = cells_.removals.value();
-  stats.failures = cells_.failures.value();
+  for (std::size_t i = 0; i < kStatusCodeCount; ++i) {
+    stats.failures_by_code[i] = cells_.failures[i].value();
+  }
   return stats;
 }
 

@@ -8,9 +8,14 @@
 // backend that answers with wrong lengths, wrong bytes or no answer at all, or that throws, costs a
 // miss.
 //
-// Models of several pools: side pools are written first; the anchor's page (for a logical anchor a
-// marker, docs/formats/marker.md) is written once an existence call has shown that the required
-// side objects are there. It is never taken for proof that they still are: see exists_prefix().
+// The commit order (docs/design/commit_order.md): side pools are written first; the anchor's page
+// (for a logical anchor a marker, docs/formats/marker.md) is written once an existence call has
+// shown that the required side objects are there. It is never taken for proof that they still are:
+// see exists_prefix().
+//
+// Calls to the store: pages with bytes are moved in batches of at most batch_items_max. Existence
+// queries and markers, which hold no pages, are one call however many pages there are; a backend
+// splits it where its own limits make it.
 //
 // An object that does not verify is removed from the store, so that it can be stored anew; the
 // number of removals per second is limited, and one key is not removed twice within a minute.
@@ -19,6 +24,7 @@
 // caller's until it returns and until the outcome's buffers_busy_until. No call throws.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -61,15 +67,19 @@ struct PoolPages {
 
 // Where a prefix may end so that all required pools can be restored.
 struct PrefixStops {
-  std::vector<bool> stops;         // [n]; stops[i]: the first i + 1 pages can be restored
+  // [n]; codes[i]: ok = the first i + 1 pages can be restored; else what an object that is in the
+  // way answered: not_found, or why it is not known.
+  std::vector<StatusCode> codes;
   std::uint32_t anchor_pages = 0;  // leading run of the anchor's pages
   std::uint32_t longest() const;   // in pages; 0: none
 };
 
+inline constexpr std::size_t kStatusCodeCount = static_cast<std::size_t>(StatusCode::internal) + 1;
+
 struct PageStoreStats {
-  std::uint64_t queries = 0;  // pages asked for by exists()
-  std::uint64_t query_hits = 0;
-  std::uint64_t loads = 0;  // pages loaded and verified
+  std::uint64_t queries = 0;     // pages asked for
+  std::uint64_t query_hits = 0;  // of which so many can be restored
+  std::uint64_t loads = 0;       // pages loaded and verified
   std::uint64_t load_misses = 0;
   std::uint64_t load_bytes = 0;      // payload and header of what was loaded
   std::uint64_t stores = 0;          // pages written
@@ -81,9 +91,11 @@ struct PageStoreStats {
   std::uint64_t anchors_unconfirmed = 0;  // pages not committed: a side object was not there
   std::uint64_t unknown_pools = 0;  // transfers that named a pool which the model does not have
   std::uint64_t removals = 0;       // objects removed because they did not verify
-  std::uint64_t failures = 0;       // pages that ended in any other failure, in any call
+  // Pages and objects that ended in any other failure, in any call, by its code.
+  std::array<std::uint64_t, kStatusCodeCount> failures_by_code{};
 
   std::uint64_t verification_failures_total() const;
+  std::uint64_t failures() const;
 };
 
 class PageStore {
@@ -93,16 +105,10 @@ class PageStore {
   PageStore(ObjectStore& store, const ModelSpec& model,
             const Clock& clock = SystemClock::instance());
 
-  // out[i]: ok = every required pool that has bytes, and a logical anchor's marker, hold page i;
-  // not_found = something is missing; else why it is not known. Pools with a trailing hit policy
-  // are treated like the others: that may cost hits and is never wrong. A model without any
-  // required pool with bytes holds nothing here.
-  CallOutcome exists(std::span<const PageKey> keys, std::span<StatusCode> out,
-                     const CallOptions& options);
-
   // The leading run of the anchor's pages, then each required side pool by its hit policy: for
-  // every prefix of `keys` whether it can be restored. Optional pools have no say. One existence
-  // call that touches every required object. What is not known counts as absent.
+  // every prefix of `keys` whether it can be restored. Optional pools have no say and are not asked
+  // for. One existence call that touches every required object. What is not known counts as absent.
+  // A model without any required pool with bytes holds nothing here.
   CallOutcome exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
                             const CallOptions& options);
 
@@ -113,8 +119,8 @@ class PageStore {
                    const CallOptions& options);
 
   // Makes sure that the store holds the pages. ok: written now, or there already. The header slots
-  // of pages that are written are filled in; payloads are only read. Markers are committed as
-  // below, after the other pages of the call.
+  // of pages that are written are filled in; payloads are only read. The anchor's pages are
+  // committed as below, after the other pages of the call.
   CallOutcome store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                     const CallOptions& options);
 
@@ -128,70 +134,82 @@ class PageStore {
   CallOutcome store(std::span<const PoolPages> pools, const CallOptions& options);
   CallOutcome load(std::span<const PoolPages> pools, const CallOptions& options);
 
+  // The last step of store() by itself, for side pages that earlier calls have stored. `anchor`:
+  // pages of the anchor. `sides`: what was stored with them; of these only pool and keys count.
+  CallOutcome commit(const PoolPages& anchor, std::span<const PoolPages> sides,
+                     const CallOptions& options);
+
   // Passed on for the host pool's segments.
   Status register_memory(const MemoryRegion& region) { return store_.register_memory(region); }
   Status unregister_memory(std::span<std::byte> bytes) { return store_.unregister_memory(bytes); }
 
   PageStoreStats stats() const;
   const KeySchema& keys() const { return keys_; }
+  std::span<const PoolSpec> pools() const { return pools_; }
+  bool logical_anchor() const { return pools_.front().kind == PoolKind::logical; }
 
  private:
   struct Cells {
     Counter queries, query_hits, loads, load_misses, load_bytes, stores, stores_present;
-    Counter store_bytes, removals, failures;
+    Counter store_bytes, removals;
     Counter markers, markers_present, anchors_unconfirmed, unknown_pools;
     std::array<Counter, kEnvelopeFaultCount> verification_failures;
+    std::array<Counter, kStatusCodeCount> failures;
   };
-  struct Batch;   // the pages of a call that go to the store together
-  struct Anchor;  // a page of the anchor that is to be committed
-  struct Sorted;  // a call over several pools, sorted into side pages and anchor pages
+  struct Placed {  // a page of a call, and where its answer goes
+    PageSlot page;
+    StatusCode* out = nullptr;
+  };
+  struct Sorted;  // the pages of a call: of side pools, and of the anchor
+  struct Batch;   // pages with bytes that go to the store together
 
-  bool logical_anchor() const { return pools_.front().kind == PoolKind::logical; }
-  bool is_marker(const PageSlot& page) const { return page.pool == 0 && logical_anchor(); }
   bool usable(const PageSlot& page) const;
-  // Checks the pages, answers the unusable ones, and calls `carry_out` with one batch after the
-  // other; merges what the batches say about the call as a whole.
+  void count_failure(StatusCode code) {
+    cells_.failures[std::min(static_cast<std::size_t>(code), kStatusCodeCount - 1)].add();
+  }
+  // The pool of that name, or the number of pools.
+  std::size_t find_pool(std::string_view name) const;
+  // A page that cannot be moved is answered.
+  void sort_page(const PageSlot& page, StatusCode& out, Sorted& sorted);
+  void sort_pages(std::span<const PageSlot> pages, std::span<StatusCode> out, Sorted& sorted);
+  CallOutcome sort_pools(std::span<const PoolPages> pools, Sorted& sorted);
+  CallOutcome refuse_pool(const PoolPages& pages, std::string what);
+  CallOutcome refuse_unknown_pool(const PoolPages& pages);
+  // Calls `carry_out` with one batch after the other; merges what they say about the call.
   template <typename CarryOut>
-  CallOutcome in_batches(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                         const CarryOut& carry_out);
+  CallOutcome in_batches(std::span<const Placed> pages, const CarryOut& carry_out);
   EnvelopeExpectation expectation(const PageSlot& page) const;
   std::span<std::byte> object_of(const PageSlot& page) const;
+  std::string object_key(const PageSlot& page) const;
 
-  void query_pool(std::size_t pool, std::span<const PageKey> keys, std::span<StatusCode> out,
-                  const CallOptions& options, CallOutcome& outcome);
+  CallOutcome load_sorted(const Sorted& sorted, const CallOptions& options);
   CallOutcome load_batch(const Batch& batch, const CallOptions& options,
                          std::vector<std::string>& damaged);
+  CallOutcome load_markers(std::span<const Placed> markers, std::vector<std::string>& damaged,
+                           const CallOptions& options);
   StatusCode judge_load(const PageSlot& page, const ItemResult& result,
                         const std::string& object_key, std::vector<std::string>& damaged);
-  CallOutcome store_batch(const Batch& batch, const CallOptions& options);
-  CallOutcome put_missing(const Batch& batch, std::span<const std::size_t> missing,
-                          const CallOptions& options);
-  // Those of a call's pages that are not markers.
-  CallOutcome store_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                         const CallOptions& options);
-  // Puts pages whose absence is known.
-  CallOutcome put_absent(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                         const CallOptions& options);
-  CallOutcome load_data(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                        std::vector<std::string>& damaged, const CallOptions& options);
-
-  // page_store_group.cc
-  CallOutcome sort_pools(std::span<const PoolPages> pools, Sorted& sorted);
-  CallOutcome commit(const Sorted& sorted, const CallOptions& options);
-  void add_questions(const Anchor& anchor, const Sorted& sorted,
-                     std::vector<std::string>& object_keys) const;
-  bool judge_confirmation(const Anchor& anchor, std::span<const ItemResult> results);
-  CallOutcome put_markers(std::span<const Anchor* const> anchors, const CallOptions& options);
-  CallOutcome put_anchors(std::span<const Anchor* const> anchors, const CallOptions& options);
-  CallOutcome store_markers(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                            const CallOptions& options);
-  CallOutcome load_markers(std::span<const PageSlot> pages, std::span<StatusCode> out,
-                           std::vector<std::string>& damaged, const CallOptions& options);
-  EnvelopeExpectation marker_expectation(const PageKey& key) const;
+  StatusCode judge_marker(const PageKey& key, std::span<const std::byte> record,
+                          const ItemResult& result, const std::string& object_key,
+                          std::vector<std::string>& damaged);
   StatusCode judge_fault(EnvelopeFault fault, const std::string& object_key,
                          std::vector<std::string>& damaged);
   void remove_damaged(std::span<const std::string> object_keys, const CallOptions& options);
   bool may_remove(const std::string& object_key, TimePoint now);
+
+  CallOutcome store_sorted(const Sorted& sorted, const CallOptions& options);
+  CallOutcome store_batch(const Batch& batch, const CallOptions& options);
+  CallOutcome put_missing(const Batch& batch, std::span<const std::size_t> missing,
+                          const CallOptions& options);
+
+  // page_store_group.cc: the commit.
+  CallOutcome commit_sorted(const Sorted& sorted, const CallOptions& options);
+  void add_questions(const Placed& anchor, const Sorted& sorted,
+                     std::vector<std::string>& object_keys) const;
+  bool judge_confirmation(const Placed& anchor, std::span<const ItemResult> results);
+  CallOutcome put_anchors(std::span<const Placed> anchors, const CallOptions& options);
+  CallOutcome put_markers(std::span<const Placed> anchors, const CallOptions& options);
+  void judge_put(const ItemResult& result, StatusCode& out, Counter& written, Counter& present);
 
   ObjectStore& store_;
   const Clock& clock_;

@@ -15,10 +15,15 @@ namespace {
 constexpr TransferLane kLanes[] = {TransferLane::query, TransferLane::read, TransferLane::write};
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 
-Completion blank_answer(OpId id, std::size_t pages) {
+using StorageOp = std::variant<StorageQueryOp, StorageReadOp, StorageWriteOp>;
+
+Completion blank_answer(OpId id, std::size_t pages, std::span<const SidePages> sides = {}) {
   Completion answer;
   answer.id = id;
   answer.pages.assign(pages, StatusCode::internal);
+  for (const SidePages& side : sides) {
+    answer.sides.emplace_back(side.host_pages.size(), StatusCode::internal);
+  }
   return answer;
 }
 
@@ -27,7 +32,33 @@ std::size_t count_ok(std::span<const StatusCode> codes) {
 }
 
 void fill_from(std::vector<StatusCode>& codes, std::size_t first, StatusCode code) {
-  std::fill(codes.begin() + static_cast<std::ptrdiff_t>(first), codes.end(), code);
+  if (first < codes.size()) {
+    std::fill(codes.begin() + static_cast<std::ptrdiff_t>(first), codes.end(), code);
+  }
+}
+
+std::span<const SidePages> sides_of(const StorageOp& op) {
+  if (const auto* read = std::get_if<StorageReadOp>(&op)) return read->sides;
+  if (const auto* write = std::get_if<StorageWriteOp>(&op)) return write->sides;
+  return {};
+}
+
+// The pages of all pools that belong to the keys from `first` on.
+void fill_sides_from(Completion& answer, std::span<const SidePages> sides, std::size_t first,
+                     StatusCode code) {
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    fill_from(answer.sides[i], first - std::min<std::size_t>(first, sides[i].first), code);
+  }
+}
+
+// Every page has a key.
+template <typename Op>
+bool fits(const Op& op) {
+  return op.keys.size() == op.host_pages.size() &&
+         std::all_of(op.sides.begin(), op.sides.end(), [&](const SidePages& side) {
+           return side.first <= op.keys.size() &&
+                  side.host_pages.size() <= op.keys.size() - side.first;
+         });
 }
 
 }  // namespace
@@ -44,11 +75,11 @@ const char* to_string(TransferLane lane) {
   return "unknown";
 }
 
-TransferEngine::TransferEngine(PageStore& store, const HostPool& pool,
+TransferEngine::TransferEngine(PageStore& store, std::vector<const HostPool*> pools,
                                const TransferOptions& options,
                                std::function<void(Completion)> on_completion, const Clock& clock)
     : store_(store),
-      pool_(pool),
+      pools_(std::move(pools)),
       options_(options),
       on_completion_(std::move(on_completion)),
       clock_(clock) {
@@ -59,15 +90,22 @@ TransferEngine::TransferEngine(PageStore& store, const HostPool& pool,
 TransferEngine::~TransferEngine() { stop(clock_.now()).ignore(); }
 
 Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
-    PageStore& store, const HostPool& pool, const TransferOptions& options,
+    PageStore& store, std::vector<const HostPool*> pools, const TransferOptions& options,
     std::function<void(Completion)> on_completion, const Clock& clock) {
   if (options.threads == 0 || options.queue_max == 0 || options.batch_pages == 0 ||
       options.call_time_max <= Duration::zero()) {
     return Status(StatusCode::invalid_argument,
                   "transfer: threads, queue_max, batch_pages and call_time_max must not be 0");
   }
+  const bool has_anchor = !pools.empty() && pools.front() != nullptr;
+  if (pools.size() > store.pools().size() || has_anchor == store.logical_anchor()) {
+    return Status(StatusCode::invalid_argument,
+                  "transfer: " + std::to_string(pools.size()) + " host pools for a model of " +
+                      std::to_string(store.pools().size()) +
+                      "; the first is the anchor's, and missing exactly where it is logical");
+  }
   std::unique_ptr<TransferEngine> engine(
-      new TransferEngine(store, pool, options, std::move(on_completion), clock));
+      new TransferEngine(store, std::move(pools), options, std::move(on_completion), clock));
   HITIDE_RETURN_IF_ERROR(engine->start_threads());
   return engine;
 }
@@ -98,8 +136,8 @@ void TransferEngine::submit(StorageQueryOp op) {
 }
 
 void TransferEngine::submit(StorageReadOp op) {
-  Completion blank = blank_answer(op.id, op.keys.size());
-  if (op.keys.size() != op.host_pages.size()) {
+  Completion blank = blank_answer(op.id, op.keys.size(), op.sides);
+  if (!fits(op)) {
     refuse(TransferLane::read, std::move(blank), StatusCode::invalid_argument);
     return;
   }
@@ -107,8 +145,8 @@ void TransferEngine::submit(StorageReadOp op) {
 }
 
 void TransferEngine::submit(StorageWriteOp op) {
-  Completion blank = blank_answer(op.id, op.keys.size());
-  if (op.keys.size() != op.host_pages.size()) {
+  Completion blank = blank_answer(op.id, op.keys.size(), op.sides);
+  if (!fits(op)) {
     refuse(TransferLane::write, std::move(blank), StatusCode::invalid_argument);
     return;
   }
@@ -242,83 +280,200 @@ std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
   return std::nullopt;
 }
 
+// The pages of keys [first, first + count), as the page store wants them; the anchor's come first,
+// unless it has no bytes and the operation is a write.
+struct TransferEngine::Part {
+  Part(const TransferEngine& engine, Job& job, std::size_t first, std::size_t count);
+
+  bool anything_ok() const {
+    return std::any_of(pools.begin(), pools.end(),
+                       [](const PoolPages& one) { return count_ok(one.out) > 0; });
+  }
+  void count_bytes(std::uint64_t& bytes) const {
+    for (std::size_t i = 0; i < pools.size(); ++i)
+      bytes += count_ok(pools[i].out) * object_bytes[i];
+  }
+
+  std::vector<PoolPages> pools;
+  std::vector<std::uint64_t> object_bytes;               // [pools]; 0 for markers
+  std::vector<std::vector<std::span<std::byte>>> slots;  // [pools]
+
+ private:
+  void add(std::string_view name, const HostPool* pool, std::span<const PageKey> keys,
+           std::span<const PageId> pages, std::span<StatusCode> out);
+};
+
+void TransferEngine::Part::add(std::string_view name, const HostPool* pool,
+                               std::span<const PageKey> keys, std::span<const PageId> pages,
+                               std::span<StatusCode> out) {
+  std::vector<std::span<std::byte>>& memory = slots.emplace_back();
+  if (pool != nullptr) {
+    for (const PageId page : pages) memory.push_back(pool->slot(page));
+  }
+  object_bytes.push_back(pool != nullptr ? pool->layout().object_bytes() : 0);
+  pools.push_back({.pool = name, .keys = keys, .slots = memory, .out = out});
+}
+
+TransferEngine::Part::Part(const TransferEngine& engine, Job& job, std::size_t first,
+                           std::size_t count) {
+  const auto* read = std::get_if<StorageReadOp>(&job.op);
+  const auto* write = std::get_if<StorageWriteOp>(&job.op);
+  const std::span<const PageKey> keys = read ? read->keys : write->keys;
+  const std::span<const PageId> pages = read ? read->host_pages : write->host_pages;
+  const std::span<const SidePages> sides = sides_of(job.op);
+  slots.reserve(sides.size() + 1);
+  if (!engine.commits_at_end(job)) {
+    add(engine.store_.pools().front().name, engine.host_pool(0), keys.subspan(first, count),
+        pages.subspan(first, count), std::span(job.answer.pages).subspan(first, count));
+  }
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    const SidePages& side = sides[i];
+    const HostPool* pool = engine.host_pool(side.pool);
+    const std::size_t begin = std::max<std::size_t>(first, side.first);
+    const std::size_t end = std::min(first + count, side.first + side.host_pages.size());
+    if (pool == nullptr || begin >= end) continue;
+    add(engine.store_.pools()[side.pool].name, pool, keys.subspan(begin, end - begin),
+        std::span(side.host_pages).subspan(begin - side.first, end - begin),
+        std::span(job.answer.sides[i]).subspan(begin - side.first, end - begin));
+  }
+}
+
 void TransferEngine::carry_out(Job& job, const Running& running) {
   const TimePoint started = clock_.now();
   std::size_t done = 0;
   try {
+    refuse_unknown_pools(job, running.lane);
     move_pages(job, running, done);
   } catch (...) {  // whatever the call that threw has said of its pages is worth nothing
-    fill_from(job.answer.pages, done, StatusCode::internal);
+    give_up(job, done, StatusCode::internal);
     cells(running.lane).exceptions.add();
     log_limited(LogLevel::error, "transfer_exception", kLogInterval,
                 {{"lane", to_string(running.lane)}, {"op", running.id}});
   }
+  if (running.lane == TransferLane::read) shorten_by_required(job);
   cells(running.lane).seconds.observe(to_seconds(clock_.now() - started));
   answer(running.lane, std::move(job.answer));
 }
 
-void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& done) {
-  std::vector<StatusCode>& codes = job.answer.pages;
-  const TimePoint deadline = std::visit(
-      [](const auto& op) {
-        if constexpr (std::is_same_v<std::decay_t<decltype(op)>, StorageWriteOp>) {
-          return kNoDeadline;
-        } else {
-          return op.deadline;
-        }
-      },
-      job.op);
-  // A query goes in one call: the page store splits it, and holds no buffers meanwhile.
-  const std::size_t step =
-      running.lane == TransferLane::query ? codes.size() : options_.batch_pages;
-  while (done < codes.size()) {
-    if (interrupted(running)) {
-      cells(running.lane).cancelled.add();
-      fill_from(codes, done, StatusCode::cancelled);
-      return;
+// A transfer for a pool that is not registered is never skipped and never true.
+void TransferEngine::refuse_unknown_pools(Job& job, TransferLane lane) {
+  const std::span<const SidePages> sides = sides_of(job.op);
+  const std::span<const PoolSpec> pools = store_.pools();
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (sides[i].pool != 0 && host_pool(sides[i].pool) != nullptr) continue;
+    fill_from(job.answer.sides[i], 0, StatusCode::invalid_argument);
+    cells(lane).unknown_pools.add();
+    std::string known;
+    for (std::size_t pool = 1; pool < pools_.size(); ++pool) {
+      if (pools_[pool] != nullptr) known += (known.empty() ? "" : ", ") + pools[pool].name;
     }
-    const TimePoint now = clock_.now();
-    if (deadline <= now) {
-      cells(running.lane).expired.add();
-      fill_from(codes, done, StatusCode::deadline_exceeded);
-      return;
-    }
-    const std::size_t count = std::min(step, codes.size() - done);
-    const StatusCode rest =
-        call_store(job, done, count, std::min(deadline, now + options_.call_time_max));
-    done += count;
-    if (rest != StatusCode::ok) {
-      fill_from(codes, done, rest);
-      return;
-    }
+    const std::string name = sides[i].pool < pools.size() ? pools[sides[i].pool].name : "?";
+    log_limited(LogLevel::error, "transfer_pool_unknown", kLogInterval,
+                {{"pool", sides[i].pool}, {"name", name}, {"known_side_pools", known}});
   }
 }
 
-StatusCode TransferEngine::call_store(Job& job, std::size_t first, std::size_t count,
-                                      TimePoint deadline) {
-  const std::span<StatusCode> out = std::span(job.answer.pages).subspan(first, count);
-  const CallOptions options{.deadline = deadline};
-  CallOutcome outcome;
-  if (const auto* query = std::get_if<StorageQueryOp>(&job.op)) {
-    outcome = store_.exists(std::span(query->keys).subspan(first, count), out, options);
-  } else {
-    std::vector<PageSlot> slots(count);
-    const auto* read = std::get_if<StorageReadOp>(&job.op);
-    const auto* write = std::get_if<StorageWriteOp>(&job.op);
-    for (std::size_t i = 0; i < count; ++i) {
-      slots[i].key = read ? read->keys[first + i] : write->keys[first + i];
-      slots[i].slot = pool_.slot(read ? read->host_pages[first + i] : write->host_pages[first + i]);
-    }
-    outcome = read ? store_.load(slots, out, options) : store_.store(slots, out, options);
-    job.answer.bytes += count_ok(out) * pool_.layout().object_bytes();
+void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& done) {
+  const std::size_t pages = job.answer.pages.size();
+  // A query goes in one call: it holds no buffers meanwhile.
+  const std::size_t step = running.lane == TransferLane::query ? pages : options_.batch_pages;
+  StatusCode rest = StatusCode::ok;
+  while (done < pages && rest == StatusCode::ok) {
+    rest = in_the_way(job, running);
+    if (rest != StatusCode::ok) break;
+    const std::size_t count = std::min(step, pages - done);
+    rest = running.lane == TransferLane::query ? query(job) : move_part(job, done, count);
+    done += count;
   }
+  if (rest == StatusCode::ok && commits_at_end(job) && pages > 0) {
+    rest = in_the_way(job, running);
+    if (rest == StatusCode::ok) commit(job);
+  }
+  if (rest != StatusCode::ok) give_up(job, done, rest);
+}
+
+TimePoint TransferEngine::deadline_of(const Job& job) const {
+  const auto* query = std::get_if<StorageQueryOp>(&job.op);
+  const auto* read = std::get_if<StorageReadOp>(&job.op);
+  return query ? query->deadline : read ? read->deadline : kNoDeadline;
+}
+
+StatusCode TransferEngine::in_the_way(const Job& job, const Running& running) {
+  if (interrupted(running)) {
+    cells(running.lane).cancelled.add();
+    return StatusCode::cancelled;
+  }
+  if (deadline_of(job) <= clock_.now()) {
+    cells(running.lane).expired.add();
+    return StatusCode::deadline_exceeded;
+  }
+  return StatusCode::ok;
+}
+
+void TransferEngine::give_up(Job& job, std::size_t done, StatusCode code) const {
+  fill_from(job.answer.pages, commits_at_end(job) ? 0 : done, code);
+  fill_sides_from(job.answer, sides_of(job.op), done, code);
+}
+
+CallOptions TransferEngine::call_options(const Job& job) const {
+  return {.deadline = std::min(deadline_of(job), clock_.now() + options_.call_time_max)};
+}
+
+StatusCode TransferEngine::note(Job& job, const CallOutcome& outcome, bool anything_ok) {
   job.answer.buffers_busy_until =
       std::max(job.answer.buffers_busy_until, outcome.buffers_busy_until);
   // A store that is away would take the same time to say so for every later part.
   const StatusCode code = outcome.status.code();
   const bool away = code == StatusCode::unavailable || code == StatusCode::deadline_exceeded ||
                     code == StatusCode::failed_precondition;
-  return away && count_ok(out) == 0 ? code : StatusCode::ok;
+  return away && !anything_ok ? code : StatusCode::ok;
+}
+
+StatusCode TransferEngine::query(Job& job) {
+  PrefixStops stops;
+  const CallOutcome outcome =
+      store_.exists_prefix(std::get<StorageQueryOp>(job.op).keys, stops, call_options(job));
+  job.answer.pages = std::move(stops.codes);
+  return note(job, outcome, true);
+}
+
+StatusCode TransferEngine::move_part(Job& job, std::size_t first, std::size_t count) {
+  const Part part(*this, job, first, count);
+  if (part.pools.empty()) return StatusCode::ok;
+  const CallOutcome outcome = std::holds_alternative<StorageReadOp>(job.op)
+                                  ? store_.load(part.pools, call_options(job))
+                                  : store_.store(part.pools, call_options(job));
+  part.count_bytes(job.answer.bytes);
+  return note(job, outcome, part.anything_ok());
+}
+
+bool TransferEngine::commits_at_end(const Job& job) const {
+  return store_.logical_anchor() && std::holds_alternative<StorageWriteOp>(job.op);
+}
+
+void TransferEngine::commit(Job& job) {
+  const StorageWriteOp& write = std::get<StorageWriteOp>(job.op);
+  const Part stored(*this, job, 0, write.keys.size());
+  const PoolPages anchor{.pool = store_.pools().front().name,
+                         .keys = write.keys,
+                         .slots = {},
+                         .out = job.answer.pages};
+  const CallOutcome outcome = store_.commit(anchor, stored.pools, call_options(job));
+  note(job, outcome, true);
+}
+
+// What was read is of use only as far as every pool that each of its pages needs.
+void TransferEngine::shorten_by_required(Job& job) const {
+  const std::span<const SidePages> sides = sides_of(job.op);
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    if (sides[i].pool >= store_.pools().size()) continue;
+    const PoolSpec& pool = store_.pools()[sides[i].pool];
+    if (!pool.required || pool.hit_policy.kind != HitPolicy::Kind::all_pages) continue;
+    for (std::size_t page = 0; page < job.answer.sides[i].size(); ++page) {
+      StatusCode& code = job.answer.pages[sides[i].first + page];
+      if (code == StatusCode::ok) code = job.answer.sides[i][page];
+    }
+  }
 }
 
 bool TransferEngine::interrupted(const Running& running) const {
@@ -345,6 +500,7 @@ std::uint32_t TransferEngine::running_count(TransferLane lane) const {
 
 void TransferEngine::refuse(TransferLane lane, Completion completion, StatusCode code) {
   fill_from(completion.pages, 0, code);
+  for (std::vector<StatusCode>& side : completion.sides) fill_from(side, 0, code);
   answer(lane, std::move(completion));
 }
 
@@ -353,6 +509,10 @@ void TransferEngine::answer(TransferLane lane, Completion completion) {
   cell.operations.add();
   cell.pages.add(completion.pages.size());
   cell.pages_ok.add(count_ok(completion.pages));
+  for (const std::vector<StatusCode>& side : completion.sides) {
+    cell.pages.add(side.size());
+    cell.pages_ok.add(count_ok(side));
+  }
   cell.bytes.add(completion.bytes);
   try {
     on_completion_(std::move(completion));
@@ -374,6 +534,7 @@ LaneStats TransferEngine::stats(TransferLane lane) const {
   stats.expired = cell.expired.value();
   stats.cancelled = cell.cancelled.value();
   stats.exceptions = cell.exceptions.value();
+  stats.unknown_pools = cell.unknown_pools.value();
   const std::lock_guard lock(mutex_);
   stats.waiting = static_cast<std::uint32_t>(queue(lane).size());
   stats.running = running_count(lane);
@@ -397,6 +558,8 @@ void TransferEngine::write_metrics(MetricsText& text) const {
       {"hitide_transfer_expired_total", "Operations cut by their deadline.", &LaneStats::expired},
       {"hitide_transfer_cancelled_total", "Operations taken back.", &LaneStats::cancelled},
       {"hitide_transfer_exceptions_total", "Operations that threw.", &LaneStats::exceptions},
+      {"hitide_transfer_unknown_pools_total", "Transfers of pools that are not registered.",
+       &LaneStats::unknown_pools},
   };
   std::array<LaneStats, kTransferLaneCount> stats;
   for (const TransferLane lane : kLanes) {

@@ -8,6 +8,10 @@
 // before writes, but after kReadsInARow reads a waiting write gets its turn; where there are
 // several data threads, one of them is always left for reads.
 //
+// Pages of side pools travel with those of the anchor, part by part of the operation. A write with
+// a logical anchor moves all of its side pages first and then commits: one existence call and one
+// put of markers, however many pages it has.
+//
 // Every submitted operation is answered by exactly one completion, with one code per page or key:
 // whatever the store does, when the lane is full (resource_exhausted, at once), when the deadline
 // has passed before it starts (deadline_exceeded, no I/O), when it is taken back (cancelled), and
@@ -55,17 +59,18 @@ enum class TransferLane : std::uint8_t { query, read, write };
 inline constexpr int kTransferLaneCount = 3;
 const char* to_string(TransferLane lane);
 
-// Counters of one lane. Pages are keys for queries.
+// Counters of one lane. Pages are keys for queries, and pages of all pools otherwise.
 struct LaneStats {
   std::uint64_t operations = 0;  // answered
   std::uint64_t pages = 0;       // answered
   std::uint64_t pages_ok = 0;
-  std::uint64_t bytes = 0;       // of the objects that were moved, or found present on a write
-  std::uint64_t rejected = 0;    // operations: the lane was full
-  std::uint64_t expired = 0;     // operations: some page was not tried, the deadline had passed
-  std::uint64_t cancelled = 0;   // operations: taken back, or left over at stop()
-  std::uint64_t exceptions = 0;  // operations: something was thrown, and became internal
-  std::uint32_t waiting = 0;     // operations in the lane now
+  std::uint64_t bytes = 0;          // of the objects that were moved, or found present on a write
+  std::uint64_t rejected = 0;       // operations: the lane was full
+  std::uint64_t expired = 0;        // operations: some page was not tried, the deadline had passed
+  std::uint64_t cancelled = 0;      // operations: taken back, or left over at stop()
+  std::uint64_t exceptions = 0;     // operations: something was thrown, and became internal
+  std::uint64_t unknown_pools = 0;  // transfers that named a pool which is not registered here
+  std::uint32_t waiting = 0;        // operations in the lane now
   std::uint32_t running = 0;
 };
 
@@ -73,11 +78,22 @@ class TransferEngine {
  public:
   static constexpr int kReadsInARow = 8;
 
-  // `store`, `pool` and `clock` must outlive the engine. invalid_argument: a zero in the options.
-  // resource_exhausted: no thread could be started.
+  // `pools`: the host pools that are registered, by their index in the store's model; null or
+  // missing: the pool has no bytes, or is off in storage. An operation that names such a pool gets
+  // invalid_argument for that pool's pages, loudly; the others go on. `store`, the pools and
+  // `clock` must outlive the engine. invalid_argument: a zero in the options, no host pool for an
+  // anchor with bytes, or more pools than the model has. resource_exhausted: no thread could be
+  // started.
+  static Result<std::unique_ptr<TransferEngine>> start(
+      PageStore& store, std::vector<const HostPool*> pools, const TransferOptions& options,
+      std::function<void(Completion)> on_completion, const Clock& clock = SystemClock::instance());
+  // A model of one pool.
   static Result<std::unique_ptr<TransferEngine>> start(
       PageStore& store, const HostPool& pool, const TransferOptions& options,
-      std::function<void(Completion)> on_completion, const Clock& clock = SystemClock::instance());
+      std::function<void(Completion)> on_completion, const Clock& clock = SystemClock::instance()) {
+    return start(store, std::vector<const HostPool*>{&pool}, options, std::move(on_completion),
+                 clock);
+  }
   ~TransferEngine();  // stop(now)
   TransferEngine(const TransferEngine&) = delete;
   TransferEngine& operator=(const TransferEngine&) = delete;
@@ -113,13 +129,16 @@ class TransferEngine {
     TransferLane lane = TransferLane::query;
     bool cancelled = false;  // guarded by mutex_
   };
+  struct Part;  // consecutive pages of an operation, of all its pools
   struct Cells {
     Counter operations, pages, pages_ok, bytes, rejected, expired, cancelled, exceptions;
+    Counter unknown_pools;
     Histogram seconds{kSecondsBounds};
   };
 
-  TransferEngine(PageStore& store, const HostPool& pool, const TransferOptions& options,
-                 std::function<void(Completion)> on_completion, const Clock& clock);
+  TransferEngine(PageStore& store, std::vector<const HostPool*> pools,
+                 const TransferOptions& options, std::function<void(Completion)> on_completion,
+                 const Clock& clock);
   Status start_threads();
   void enqueue(TransferLane lane, Job job);
   void run_thread(bool queries);
@@ -129,8 +148,23 @@ class TransferEngine {
   void carry_out(Job& job, const Running& running);
   // done: pages whose call has returned.
   void move_pages(Job& job, const Running& running, std::size_t& done);
-  // Moves `count` pages from `first` on. The code that all later pages would get too, or ok.
-  StatusCode call_store(Job& job, std::size_t first, std::size_t count, TimePoint deadline);
+  void refuse_unknown_pools(Job& job, TransferLane lane);
+  // What stands in the way of another call to the store now, or ok.
+  StatusCode in_the_way(const Job& job, const Running& running);
+  void give_up(Job& job, std::size_t done, StatusCode code) const;
+  // Each is one call. The code that all later pages would get too, or ok.
+  StatusCode query(Job& job);
+  StatusCode move_part(Job& job, std::size_t first, std::size_t count);
+  void commit(Job& job);
+  void shorten_by_required(Job& job) const;
+  // True for a write whose anchor has no bytes: its pages are committed at the end.
+  bool commits_at_end(const Job& job) const;
+  TimePoint deadline_of(const Job& job) const;
+  CallOptions call_options(const Job& job) const;
+  static StatusCode note(Job& job, const CallOutcome& outcome, bool anything_ok);
+  const HostPool* host_pool(std::uint32_t pool) const {
+    return pool < pools_.size() ? pools_[pool] : nullptr;
+  }
   bool interrupted(const Running& running) const;
   void leave(const Running& running);
   void answer(TransferLane lane, Completion completion);
@@ -146,7 +180,7 @@ class TransferEngine {
 
   // Constant after construction.
   PageStore& store_;
-  const HostPool& pool_;
+  const std::vector<const HostPool*> pools_;
   const TransferOptions options_;
   const std::function<void(Completion)> on_completion_;
   const Clock& clock_;

@@ -222,10 +222,11 @@ TEST_F(TransferEngineTest, WhatIsWrittenIsFoundAndReadBack) {
   const Completion written = answers_.wait(1);
   EXPECT_EQ(written.pages, Codes(5, StatusCode::ok));
   EXPECT_EQ(written.bytes, 5 * (kPageBytes + kEnvelopeBytes));
-  query(2, 99, 7);
-  EXPECT_EQ(answers_.wait(2).pages,
-            (Codes{StatusCode::not_found, StatusCode::ok, StatusCode::ok, StatusCode::ok,
-                   StatusCode::ok, StatusCode::ok, StatusCode::not_found}));
+  query(2, 100, 6);
+  EXPECT_EQ(answers_.wait(2).pages, (Codes{StatusCode::ok, StatusCode::ok, StatusCode::ok,
+                                           StatusCode::ok, StatusCode::ok, StatusCode::not_found}));
+  query(20, 99, 7);
+  EXPECT_EQ(answers_.wait(20).pages, Codes(7, StatusCode::not_found)) << "a prefix has no gap";
   read(3, 100, 6);
   const Completion loaded = answers_.wait(3);
   EXPECT_EQ(loaded.pages, (Codes{StatusCode::ok, StatusCode::ok, StatusCode::ok, StatusCode::ok,
