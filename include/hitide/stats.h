@@ -4,11 +4,23 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include <hitide/explanation.h>
 #include <hitide/object_store.h>
+#include <hitide/registration.h>
 
 namespace hitide {
+
+// How L3 is.
+enum class StorageStatus : std::uint8_t {
+  none,     // none was asked for
+  off,      // asked for, and not to be had: storage_detail says why
+  waiting,  // the store does not answer yet, or takes over memory; attached by itself
+  on,
+};
+std::string_view to_string(StorageStatus status);
 
 struct PoolStats {
   std::uint64_t pages_total = 0;
@@ -40,8 +52,10 @@ struct CacheStats {
   std::uint64_t verification_failures = 0;
   std::uint64_t bypass_trips = 0;  // a broken invariant turned the cache off
 
-  std::string storage_backend;  // "none" when there is no L3
-  std::string storage_detail;   // why L3 is off, or where it lies
+  std::string storage_backend;  // as asked for; "none" where L3 is off
+  std::string storage_detail;   // why L3 is not on, or where it lies
+  StorageStatus storage_status = StorageStatus::none;
+  std::vector<PoolRegistration> registration;  // one row a pool; empty without a store
   StoreStats storage;
 };
 

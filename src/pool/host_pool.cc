@@ -43,23 +43,41 @@ HostPool::HostPool(const PoolSpec& pool, std::unique_ptr<HostMemory> memory)
       memory_(std::move(memory)) {
   if constexpr (!kChecksFreePages) return;
   overwritten_.resize(page_count(), false);
+  poison_all();
+}
+
+HostPool::~HostPool() { unpoison_all(); }
+
+void HostPool::poison_all() const {
+  if constexpr (!kChecksFreePages) return;
   for (std::uint32_t index = 0; index < page_count(); ++index) poison(slot(PageId{index, 0}));
 }
 
-HostPool::~HostPool() {
+void HostPool::unpoison_all() const {
   if constexpr (!kChecksFreePages) return;
   for (std::uint32_t index = 0; index < page_count(); ++index) unpoison(slot(PageId{index, 0}));
 }
 
 Result<std::unique_ptr<HostPool>> HostPool::create(const PoolSpec& pool, std::uint32_t page_count,
                                                    std::shared_ptr<HostAllocator> allocator) {
-  const PageLayout layout = page_layout(pool);
+  HITIDE_ASSIGN_OR_RETURN(std::unique_ptr<HostMemory> memory,
+                          HostMemory::create({.name = pool.name,
+                                              .stride_bytes = page_layout(pool).stride_bytes,
+                                              .slot_count = page_count},
+                                             std::move(allocator)));
+  return std::unique_ptr<HostPool>(new HostPool(pool, std::move(memory)));
+}
+
+Status HostPool::exchange_memory(std::shared_ptr<HostAllocator> allocator) {
   HITIDE_ASSIGN_OR_RETURN(
       std::unique_ptr<HostMemory> memory,
       HostMemory::create(
-          {.name = pool.name, .stride_bytes = layout.stride_bytes, .slot_count = page_count},
+          {.name = name_, .stride_bytes = layout_.stride_bytes, .slot_count = page_count()},
           std::move(allocator)));
-  return std::unique_ptr<HostPool>(new HostPool(pool, std::move(memory)));
+  unpoison_all();
+  memory_ = std::move(memory);
+  poison_all();
+  return {};
 }
 
 std::span<std::byte> HostPool::slot(PageId page) const {

@@ -10,7 +10,8 @@
 // program there. With AddressSanitizer the same bytes are poisoned while the page is free, so that
 // such a copy is reported where it happens.
 //
-// Threading: slot() and payload() from any thread; the notices on the allocator's thread.
+// Threading: slot() and payload() from any thread, once exchange_memory() cannot be called any
+// more; the notices on the allocator's thread.
 #pragma once
 
 #include <cstddef>
@@ -58,6 +59,10 @@ class HostPool final : public PageObserver {
   std::uint64_t bytes() const { return memory_->bytes(); }
   std::span<const HostMemory::Segment> segments() const { return memory_->segments(); }
 
+  // Exchanges all memory for that of another allocator; the pages' bytes are gone. Only before the
+  // first page is handed out. Errors as for create(); nothing has changed then.
+  Status exchange_memory(std::shared_ptr<HostAllocator> allocator);
+
   // What the registration rule asks; the allocator answers for the memory. in_use is the caller's
   // to know. Valid as long as the pool.
   PoolMemory describe() const;
@@ -67,11 +72,13 @@ class HostPool final : public PageObserver {
 
  private:
   HostPool(const PoolSpec& pool, std::unique_ptr<HostMemory> memory);
+  void poison_all() const;
+  void unpoison_all() const;
 
   const std::string name_;
   const bool required_;
   const PageLayout layout_;
-  const std::unique_ptr<HostMemory> memory_;
+  std::unique_ptr<HostMemory> memory_;
   std::vector<bool> overwritten_;  // [page_count]: freed once, so that its ends hold the pattern
 };
 

@@ -118,10 +118,6 @@ Result<std::uint64_t> available_memory() {
 
 Result<HostSize> host_size(const HostOptions& options, const PageLayout& layout,
                            std::uint64_t memory_available) {
-  if (options.allocator != "shm") {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("--host-allocator {}: this build has shm only", options.allocator));
-  }
   if (layout.stride_bytes == 0) {
     return Status(StatusCode::invalid_argument, "a pool without bytes has no host memory");
   }

@@ -26,7 +26,7 @@ struct HostSize {
 
 // Pages that fit into options.bytes, or into a quarter of `memory_available` where that is 0.
 // resource_exhausted: fewer than one page, or more than nine tenths of `memory_available`.
-// invalid_argument: an unknown allocator, or a pool without bytes.
+// invalid_argument: a pool without bytes.
 Result<HostSize> host_size(const HostOptions& options, const PageLayout& layout,
                            std::uint64_t memory_available);
 

@@ -2,29 +2,20 @@
 
 #include "base/log.h"
 #include "runtime/cache_impl.h"
-#include "storage/registry.h"
 
 namespace hitide {
 namespace {
 
 constexpr Duration kCloseTime = std::chrono::seconds(5);
 
-StorageSetup open_storage(const StorageOptions& options) {
-  StorageSetup setup;
-  setup.backend = options.backend;
-  if (options.backend == "none") return setup;
-  setup.state = StorageState::off;
-  Result<std::unique_ptr<ObjectStore>> store = open_object_store(options);
-  if (!store.ok()) {
-    setup.detail = store.status().to_string();
-    log_warning("storage_off", {{"backend", options.backend},
-                                {"reason", setup.detail},
-                                {"effect", "device and host go on without storage"}});
-    return setup;
-  }
-  setup.store = std::move(store).value();
-  setup.detail = options.path;
-  return setup;
+// A store that is slow to answer delays the start by this much.
+TimePoint first_answer_deadline() {
+  return std::chrono::steady_clock::now() + std::chrono::seconds(2);
+}
+
+OpenedStore open_storage(const StorageOptions& options) {
+  if (options.backend == "none") return {};
+  return open_store_client(options, first_answer_deadline());
 }
 
 Status empty_handle(std::string_view call) {
@@ -52,15 +43,11 @@ Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const Mo
 Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
                                            Device& device, std::unique_ptr<ObjectStore> store,
                                            std::function<void()> notify) {
-  StorageSetup setup;
-  if (store) {
-    setup.backend = store->capabilities().name;
-    setup.state = StorageState::off;  // on once its lanes run
-    setup.store = std::move(store);
-  }
+  OpenedStore opened;
+  if (store) opened = store_client(std::move(store), first_answer_deadline());
   HITIDE_ASSIGN_OR_RETURN(
       std::shared_ptr<CacheImpl> impl,
-      CacheImpl::open(options, model, device, std::move(setup), std::move(notify)));
+      CacheImpl::open(options, model, device, std::move(opened), std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 

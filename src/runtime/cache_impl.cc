@@ -7,6 +7,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "pool/host_size.h"
+#include "runtime/pool_memory.h"
 #include "transfer/copy_map.h"
 
 namespace hitide {
@@ -54,16 +55,16 @@ CacheImpl::CacheImpl(const CacheOptions&, const ModelSpec&, Device& device,
 
 Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
                                                    const ModelSpec& model, Device& device,
-                                                   StorageSetup storage,
+                                                   OpenedStore opened,
                                                    std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
   HITIDE_RETURN_IF_ERROR(fits(model, device.geometry()));
   std::shared_ptr<CacheImpl> impl(new CacheImpl(options, model, device, std::move(notify)));
-  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(storage)));
+  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(opened)));
   return impl;
 }
 
-Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, StorageSetup storage) {
+Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened) {
   HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
   const PageLayout layout = page_layout(model.anchor());
   HostOptions host = options.host;
@@ -73,9 +74,13 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, Sto
     host.bytes = static_cast<std::uint64_t>(host.ratio * device_bytes);
   }
   HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(host, layout, memory));
-  HITIDE_ASSIGN_OR_RETURN(host_pool_, HostPool::create(model.anchor(), size.page_count));
-  const StorageState wanted = storage.state;
-  HITIDE_RETURN_IF_ERROR(start_storage(options, model, std::move(storage)));
+  const bool wanted = opened.store != nullptr || !opened.status.ok();
+  storage_ = std::make_unique<StorageTier>(std::move(opened), options);
+  HITIDE_RETURN_IF_ERROR(make_host_pool(options, model, size));
+  storage_->start(
+      model, *host_pool_,
+      {.on_completion = [this](Completion completion) { completions_.post(std::move(completion)); },
+       .on_attached = [this](TransferEngine& lanes) { storage_attached(lanes); }});
 
   const DeviceGeometry geometry = device_.geometry();
   CoreConfig config;
@@ -84,14 +89,17 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, Sto
   config.device_sequences = geometry.sequence_count;
   config.host_pages = size.page_count;
   config.page_bytes = layout.object_bytes();
-  config.storage = transfer_                      ? StorageState::on
-                   : wanted == StorageState::none ? StorageState::none
-                                                  : StorageState::off;
   config.policy = options.policy;
   config.explanations_kept = options.explanations_kept;
   config.prefill_tokens_per_s = options.prefill_tokens_per_s;
   config.explanation_prefix = explanation_prefix();
-  core_ = std::make_unique<CacheCore>(config);
+  {
+    const std::lock_guard lock(mutex_);
+    config.storage = lanes_ != nullptr ? StorageState::on
+                     : wanted          ? StorageState::off
+                                       : StorageState::none;
+    core_ = std::make_unique<CacheCore>(config);
+  }
   if (HostPool::kChecksFreePages) {
     HITIDE_RETURN_IF_ERROR(core_->observe_host_pages(host_pool_.get()));
   }
@@ -100,35 +108,29 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, Sto
   return {};
 }
 
-// A store that cannot be used costs L3, never the start.
-Status CacheImpl::start_storage(const CacheOptions& options, const ModelSpec& model,
-                                StorageSetup storage) {
-  storage_backend_ = storage.backend;
-  storage_detail_ = storage.detail;
-  if (!storage.store) return {};
-  store_ = std::move(storage.store);
-  page_store_ = std::make_unique<PageStore>(*store_, model);
-  TransferOptions lanes;
-  lanes.threads = options.storage.threads;
-  lanes.batch_pages = options.policy.storage_batch_pages;
-  Status status;
-  for (const HostMemory::Segment& segment : host_pool_->segments()) {
-    status = page_store_->register_memory({.bytes = segment.bytes, .fd = segment.fd.get()});
-    if (!status.ok()) break;
+// From the allocator that was chosen; where the store would have to hand the memory out and cannot,
+// from the default one.
+Status CacheImpl::make_host_pool(const CacheOptions& options, const ModelSpec& model,
+                                 const HostSize& size) {
+  const PoolSpec& pool = model.anchor();
+  const AllocatorKind kind = chosen_allocator(options.host, pool.name);
+  HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, storage_->store()));
+  Result<std::unique_ptr<HostPool>> made = HostPool::create(pool, size.page_count, allocator);
+  if (!made.ok() && kind == AllocatorKind::store) {
+    log_warning("host_allocator", {{"pool", pool.name},
+                                   {"reason", made.status().to_string()},
+                                   {"effect", "shm memory instead"}});
+    made = HostPool::create(pool, size.page_count);
   }
-  if (status.ok()) {
-    auto started = TransferEngine::start(
-        *page_store_, *host_pool_, lanes,
-        [this](Completion completion) { completions_.post(std::move(completion)); });
-    if (started.ok()) {
-      transfer_ = std::move(started).value();
-      return {};
-    }
-    status = started.status();
-  }
-  log_warning("storage_off", {{"backend", storage_backend_}, {"reason", status.to_string()}});
-  storage_detail_ = status.to_string();
+  HITIDE_RETURN_IF_ERROR(made.status());
+  host_pool_ = std::move(made).value();
   return {};
+}
+
+void CacheImpl::storage_attached(TransferEngine& lanes) {
+  const std::lock_guard lock(mutex_);
+  lanes_ = &lanes;
+  if (core_) core_->set_storage(StorageState::on);
 }
 
 CacheImpl::~CacheImpl() {
@@ -160,11 +162,11 @@ void CacheImpl::dispatch(Plan& plan) {
       ranks_.agree(std::move(*agree),
                    [this](Completion completion) { completions_.post(std::move(completion)); });
     } else if (auto* query = std::get_if<StorageQueryOp>(&op)) {
-      transfer_->submit(std::move(*query));
+      lanes_->submit(std::move(*query));
     } else if (auto* read = std::get_if<StorageReadOp>(&op)) {
-      transfer_->submit(std::move(*read));
+      lanes_->submit(std::move(*read));
     } else if (auto* write = std::get_if<StorageWriteOp>(&op)) {
-      transfer_->submit(std::move(*write));
+      lanes_->submit(std::move(*write));
     }
   }
   if (plan.wake) {
@@ -270,7 +272,7 @@ Status CacheImpl::commit(RequestId id, std::span<const TokenId> tokens) {
 
 void CacheImpl::release(RequestId id) {
   with_core([&](CacheCore& core, Plan& plan) {
-    core.release(id, clock_.now(), plan);
+    if (!closed_) core.release(id, clock_.now(), plan);
     return 0;
   });
 }
@@ -314,9 +316,7 @@ CacheStats CacheImpl::stats() const {
     const std::lock_guard lock(mutex_);
     core_->fill_stats(stats);
   }
-  stats.storage_backend = transfer_ ? storage_backend_ : "none";
-  stats.storage_detail = storage_detail_;
-  if (store_) stats.storage = store_->stats();
+  storage_->fill_stats(stats);
   return stats;
 }
 
@@ -350,17 +350,17 @@ Status CacheImpl::close(TimePoint deadline) {
                                          core_->operations_in_flight()));
     }
   }
-  device_.detach();
-  if (transfer_) {
-    const Status status = transfer_->stop(std::max(deadline, clock_.now() + kLaneGrace));
+  const TimePoint late = std::max(deadline, clock_.now() + kLaneGrace);
+  const auto keep = [this](const Status& status) {
     if (close_status_.ok()) close_status_ = status;
-  }
+  };
+  device_.detach();
+  keep(storage_->stop_lanes(late));
   completions_.close();
   core_thread_.join();
-  if (store_) {
-    const Status status = store_->close(std::max(deadline, clock_.now() + kLaneGrace));
-    if (close_status_.ok()) close_status_ = status;
-  }
+  storage_->detach();
+  host_pool_.reset();
+  keep(storage_->close(late));
   return close_status_;
 }
 

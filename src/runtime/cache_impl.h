@@ -19,27 +19,19 @@
 #include "base/clock.h"
 #include "cache/cache_core.h"
 #include "pool/host_pool.h"
+#include "pool/host_size.h"
 #include "runtime/completion_queue.h"
+#include "runtime/storage_tier.h"
 #include "spec/rank_group.h"
-#include "storage/page_store.h"
 #include "transfer/transfer_engine.h"
 
 namespace hitide {
-
-// How L3 came to be what it is at start.
-struct StorageSetup {
-  std::unique_ptr<ObjectStore> store;  // null: no L3
-  StorageState state = StorageState::none;
-  std::string backend = "none";
-  std::string detail;  // where it lies, or why it is off
-};
 
 class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private CompletionSink {
  public:
   static Result<std::shared_ptr<CacheImpl>> open(const CacheOptions& options,
                                                  const ModelSpec& model, Device& device,
-                                                 StorageSetup storage,
-                                                 std::function<void()> notify);
+                                                 OpenedStore opened, std::function<void()> notify);
   ~CacheImpl() override;
 
   Result<PrefixHandle> open_prefix(const PrefixRequest& request);
@@ -63,8 +55,9 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
  private:
   CacheImpl(const CacheOptions& options, const ModelSpec& model, Device& device,
             std::function<void()> notify);
-  Status start(const CacheOptions& options, const ModelSpec& model, StorageSetup storage);
-  Status start_storage(const CacheOptions& options, const ModelSpec& model, StorageSetup storage);
+  Status start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened);
+  Status make_host_pool(const CacheOptions& options, const ModelSpec& model, const HostSize& size);
+  void storage_attached(TransferEngine& lanes);
   void post(CopyCompletion completion) override;
   void run_core();
   void take_completions(const std::deque<Completion>& completions);
@@ -82,20 +75,17 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   Device& device_;
   const std::function<void()> notify_;
   const Clock& clock_ = SystemClock::instance();
-  std::unique_ptr<HostPool> host_pool_;
-  std::unique_ptr<ObjectStore> store_;
-  std::unique_ptr<PageStore> page_store_;
-  std::string storage_backend_ = "none";
-  std::string storage_detail_;
+  std::unique_ptr<StorageTier> storage_;
+  std::unique_ptr<HostPool> host_pool_;  // until close(): its memory may be the store's
 
   // Synchronise themselves.
   CompletionQueue completions_;
   SoloRankGroup ranks_;
-  std::unique_ptr<TransferEngine> transfer_;
 
   mutable std::mutex mutex_;
   std::condition_variable idle_;     // operations_in_flight() may have become 0
   std::unique_ptr<CacheCore> core_;  // guarded by mutex_
+  TransferEngine* lanes_ = nullptr;  // guarded by mutex_; storage_'s, once L3 is on
   bool notify_pending_ = false;      // guarded by mutex_
   bool trip_reported_ = false;       // guarded by mutex_
   bool closed_ = false;              // guarded by mutex_

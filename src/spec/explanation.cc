@@ -1,6 +1,21 @@
 #include <hitide/explanation.h>
+#include <hitide/stats.h>
 
 namespace hitide {
+
+std::string_view to_string(StorageStatus status) {
+  switch (status) {
+    case StorageStatus::none:
+      return "none";
+    case StorageStatus::off:
+      return "off";
+    case StorageStatus::waiting:
+      return "waiting";
+    case StorageStatus::on:
+      return "on";
+  }
+  return "unknown";
+}
 
 std::string_view to_string(MissReason reason) {
   switch (reason) {

@@ -1,8 +1,15 @@
 #include <hitide/options.h>
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <hitide/registration.h>
+
+#include "spec/mooncake_options.h"
 
 namespace hitide {
 namespace {
@@ -14,18 +21,33 @@ Status positive(std::string_view option, double value) {
   if (std::isfinite(value) && value >= 0.0) return {};
   return invalid(option, fmt::format("{} must be a finite number >= 0", value));
 }
+
+Status validate_allocator(const std::string& pool, const std::string& kind) {
+  const AllocatorKind known = allocator_kind(kind);
+  if (known != AllocatorKind::none && known != AllocatorKind::unknown) return {};
+  return invalid("host-allocator", fmt::format("'{}{}' is not shm, mmap or store",
+                                               pool.empty() ? "" : pool + "=", kind));
+}
+
+Status validate_host(const HostOptions& host) {
+  HITIDE_RETURN_IF_ERROR(validate_allocator("", host.allocator));
+  for (const HostAllocatorChoice& choice : host.pool_allocators) {
+    HITIDE_RETURN_IF_ERROR(validate_allocator(choice.pool, choice.kind));
+  }
+  return {};
+}
 }  // namespace
 
 Status validate(const CacheOptions& options) {
+  constexpr std::array<std::string_view, 5> kBackends = {"file", "mooncake", "memory", "null",
+                                                         "none"};
   const StorageOptions& storage = options.storage;
-  if (storage.backend != "file" && storage.backend != "memory" && storage.backend != "null" &&
-      storage.backend != "none") {
-    return invalid("hicache-storage-backend",
-                   fmt::format("'{}' is not one of file, memory, null, none", storage.backend));
+  if (std::find(kBackends.begin(), kBackends.end(), storage.backend) == kBackends.end()) {
+    return invalid("hicache-storage-backend", fmt::format("'{}' is not one of {}", storage.backend,
+                                                          fmt::join(kBackends, ", ")));
   }
-  if (options.host.allocator != "shm") {
-    return invalid("host-allocator", fmt::format("'{}' is not shm", options.host.allocator));
-  }
+  if (storage.backend == "mooncake") HITIDE_RETURN_IF_ERROR(validate(storage.mooncake));
+  HITIDE_RETURN_IF_ERROR(validate_host(options.host));
   if (storage.threads < 1 || storage.threads > 64) {
     return invalid("storage threads", fmt::format("{} is not in 1..64", storage.threads));
   }

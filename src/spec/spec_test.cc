@@ -96,5 +96,30 @@ TEST(CacheOptions, NamesTheBadOption) {
   EXPECT_EQ(validate(options).code(), StatusCode::invalid_argument);
 }
 
+TEST(CacheOptions, NamesTheBadAllocatorAndItsPool) {
+  for (const char* kind : {"shm", "mmap", "store"}) {
+    CacheOptions options;
+    options.host.allocator = kind;
+    options.host.pool_allocators = {{"draft", kind}};
+    EXPECT_TRUE(validate(options).ok()) << kind;
+  }
+  for (const char* kind : {"", "none", "malloc"}) {
+    CacheOptions options;
+    options.host.pool_allocators = {{"draft", kind}};
+    EXPECT_NE(validate(options).message().find("draft="), std::string_view::npos) << kind;
+    options = {};
+    options.host.allocator = kind;
+    EXPECT_EQ(validate(options).code(), StatusCode::invalid_argument) << kind;
+  }
+}
+
+TEST(CacheOptions, MooncakesAreLookedAtWhereItIsUsed) {
+  CacheOptions options;
+  options.storage.mooncake.protocol = "pigeon";
+  EXPECT_TRUE(validate(options).ok());
+  options.storage.backend = "mooncake";
+  EXPECT_NE(validate(options).message().find("protocol"), std::string_view::npos);
+}
+
 }  // namespace
 }  // namespace hitide

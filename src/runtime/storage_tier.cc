@@ -1,0 +1,170 @@
+#include "runtime/storage_tier.h"
+
+#include <chrono>
+#include <utility>
+
+#include "base/log.h"
+#include "runtime/pool_memory.h"
+
+namespace hitide {
+namespace {
+
+// A start waits so long for memory to be adopted; then requests are served without L3 until it is.
+constexpr Duration kFirstAttachWait = std::chrono::seconds(10);
+// How soon a tier that waits for its store notices that it is to stop.
+constexpr Duration kPollTime = std::chrono::milliseconds(250);
+
+std::string place_of(const StorageOptions& options, const std::string& backend) {
+  if (backend == "file") return options.path;
+  if (backend != "mooncake") return {};
+  const MooncakeOptions& mooncake = options.mooncake;
+  return mooncake.standalone_storage ? "daemon " + mooncake.client_server_address
+                                     : "master " + mooncake.master_server_address;
+}
+
+TimePoint soon(Duration time) { return SystemClock::instance().now() + time; }
+
+}  // namespace
+
+StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options)
+    : opened_(std::move(opened)),
+      options_(options),
+      backend_(opened_.store ? opened_.store->capabilities().name : options.storage.backend),
+      place_(place_of(options.storage, backend_)) {
+  if (opened_.store) {
+    status_ = StorageStatus::waiting;
+    registrar_ = std::make_unique<StoreRegistrar>(*opened_.store);
+    registry_ = std::make_unique<PoolRegistry>(
+        *registrar_, RegistrationRules{.staging_allowed = options_.storage.staging});
+  } else if (!opened_.status.ok()) {
+    status_ = StorageStatus::off;
+    detail_ = opened_.status.to_string();
+    log_warning("storage_off", {{"backend", backend_},
+                                {"reason", detail_},
+                                {"effect", "device and host go on without storage"}});
+  }
+}
+
+StorageTier::~StorageTier() {
+  stop_lanes(soon(Duration::zero())).ignore();
+  detach();
+}
+
+void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks) {
+  pool_ = &pool;
+  hooks_ = std::move(hooks);
+  if (!opened_.store) {
+    if (opened_.status.ok()) return;
+    const PoolMemory memory = pool.describe();
+    rows_ = plan_registration(std::span(&memory, 1), opened_.client,
+                              {.staging_allowed = options_.storage.staging});
+    return;
+  }
+  page_store_ = std::make_unique<PageStore>(*opened_.store, model);
+  if (opened_.client.reachable && opened_.client.kind != ClientKind::standalone) {
+    attach();
+  } else {
+    thread_ = std::thread([this] { run(); });
+    std::unique_lock lock(mutex_);
+    changed_.wait_until(lock, soon(kFirstAttachWait), [this] { return tried_; });
+  }
+  const std::lock_guard lock(memory_mutex_);
+  pool_in_use_ = true;
+}
+
+// One try after the other, until L3 is on, cannot be, or is not wanted any more.
+void StorageTier::run() {
+  while (true) {
+    attach();
+    {
+      const std::lock_guard lock(mutex_);
+      if (stopping_ || status_ != StorageStatus::waiting) return;
+    }
+    Status ready(StatusCode::unavailable, "not asked");
+    while (!ready.ok()) {
+      ready = opened_.store->wait_until_ready(soon(kPollTime));
+      std::unique_lock lock(mutex_);
+      // A store that says no at once is asked in peace.
+      const auto stopping = [this] { return stopping_; };
+      if (!ready.ok() ? changed_.wait_until(lock, soon(kPollTime), stopping) : stopping_) return;
+    }
+    opened_.client = client_of(*opened_.store);
+  }
+}
+
+// Registers the pool and starts the lanes.
+void StorageTier::attach() {
+  PoolToRegister pool{.memory = pool_->describe(), .move_to_store_memory = {}};
+  {
+    const std::lock_guard lock(memory_mutex_);
+    pool.memory.in_use = pool_in_use_;
+  }
+  pool.move_to_store_memory = [this] { return move_to_store_memory(); };
+  const std::vector<PoolRegistration> rows = registry_->attach(std::span(&pool, 1), opened_.client);
+  std::unique_ptr<TransferEngine> lanes;
+  Status status;
+  if (storage_on(rows)) {
+    TransferOptions transfer;
+    transfer.threads = options_.storage.threads;
+    transfer.batch_pages = options_.policy.storage_batch_pages;
+    auto started = TransferEngine::start(*page_store_, *pool_, transfer, hooks_.on_completion);
+    status = started.status();
+    if (started.ok()) lanes = std::move(started).value();
+  } else {
+    status = Status(StatusCode::unavailable, rows.front().reason);
+  }
+  const bool on = lanes != nullptr;
+  if (!on && storage_on(rows)) {
+    log_warning("storage_off", {{"backend", backend_}, {"reason", status.to_string()}});
+  }
+  if (on) hooks_.on_attached(*lanes);
+  const std::lock_guard lock(mutex_);
+  const bool down = !on && rows.front().verdict == RegistrationVerdict::client_down;
+  status_ = on ? StorageStatus::on : down ? StorageStatus::waiting : StorageStatus::off;
+  detail_ = on ? place_ : std::string(status.message());
+  rows_ = rows;
+  lanes_ = std::move(lanes);
+  if (on && tried_) log_info("storage_on", {{"backend", backend_}});
+  tried_ = true;
+  changed_.notify_all();
+}
+
+Result<PoolMemory> StorageTier::move_to_store_memory() {
+  const std::lock_guard lock(memory_mutex_);
+  if (pool_in_use_) return Status(StatusCode::failed_precondition, "the pool is in use");
+  HITIDE_RETURN_IF_ERROR(pool_->exchange_memory(allocator_of(*opened_.store)));
+  return pool_->describe();
+}
+
+void StorageTier::fill_stats(CacheStats& stats) const {
+  {
+    const std::lock_guard lock(mutex_);
+    stats.storage_status = status_;
+    stats.storage_detail = detail_;
+    stats.registration = rows_;
+  }
+  const bool on_or_soon =
+      stats.storage_status == StorageStatus::on || stats.storage_status == StorageStatus::waiting;
+  stats.storage_backend = on_or_soon ? backend_ : "none";
+  if (opened_.store) stats.storage = opened_.store->stats();
+}
+
+Status StorageTier::stop_lanes(TimePoint deadline) {
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (thread_.joinable()) thread_.join();
+  return lanes_ ? lanes_->stop(deadline) : Status();
+}
+
+void StorageTier::detach() {
+  if (registry_) registry_->detach_all();
+}
+
+Status StorageTier::close(TimePoint deadline) {
+  return opened_.store ? opened_.store->close(deadline) : Status();
+}
+
+}  // namespace hitide

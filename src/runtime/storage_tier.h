@@ -1,0 +1,100 @@
+// StorageTier: L3 of one cache. Owns the store, registers the host pool with it by the rule
+// (<hitide/registration.h>), and runs the lanes.
+//
+//   store answers? --> attach: register the pool --> lanes run --> on
+//        | not yet: asked again, on a thread of its own, until it does or stop()
+//        | never:   off
+//
+// No failure fails the start of a cache: it costs L3, or the zero-copy path, and is said once.
+//
+// Threading: start(), stop_lanes() and close() from one thread; the rest from any.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <hitide/model_spec.h>
+#include <hitide/options.h>
+#include <hitide/registration.h>
+#include <hitide/stats.h>
+
+#include "base/clock.h"
+#include "base/metrics.h"
+#include "pool/host_pool.h"
+#include "runtime/store_client.h"
+#include "storage/page_store.h"
+#include "transfer/pool_registry.h"
+#include "transfer/transfer_engine.h"
+
+namespace hitide {
+
+class StorageTier {
+ public:
+  struct Hooks {
+    std::function<void(Completion)> on_completion;  // as TransferEngine's
+    // L3 has come up: within start(), or later on the tier's own thread. The lanes stay until the
+    // tier goes.
+    std::function<void(TransferEngine& lanes)> on_attached;
+  };
+
+  // `opened` without a store: none was asked for, or it cannot be opened.
+  StorageTier(OpenedStore opened, const CacheOptions& options);
+  ~StorageTier();
+  StorageTier(const StorageTier&) = delete;
+  StorageTier& operator=(const StorageTier&) = delete;
+
+  // Null: there is none.
+  ObjectStore* store() const { return opened_.store.get(); }
+
+  // Attaches now where the store answers, waiting for adoption some seconds at most; else later.
+  // `pool` must outlive close() and belongs to nobody else until start() returns: its memory may be
+  // exchanged.
+  void start(const ModelSpec& model, HostPool& pool, Hooks hooks);
+
+  // Fills what a store says of itself and how it is attached. Asks the store.
+  void fill_stats(CacheStats& stats) const;
+  void write_metrics(MetricsText& text) const;
+
+  // Ends attaching and the lanes; every operation has been answered then.
+  Status stop_lanes(TimePoint deadline);
+  // Lets go of the pool's memory, which nobody needs any more.
+  void detach();
+  // Closes the store. Host memory that it handed out must be gone.
+  Status close(TimePoint deadline);
+
+ private:
+  void attach();
+  void run();
+  Result<PoolMemory> move_to_store_memory();
+
+  OpenedStore opened_;
+  const CacheOptions options_;
+  const std::string backend_;  // as asked for
+  const std::string place_;    // where the store lies, for people
+
+  // Set by start().
+  HostPool* pool_ = nullptr;
+  Hooks hooks_;
+  std::unique_ptr<PageStore> page_store_;
+  std::unique_ptr<StoreRegistrar> registrar_;
+  std::unique_ptr<PoolRegistry> registry_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool tried_ = false;                          // guarded by mutex_; the first attempt is over
+  bool stopping_ = false;                       // guarded by mutex_
+  StorageStatus status_ = StorageStatus::none;  // guarded by mutex_
+  std::string detail_;                          // guarded by mutex_
+  std::unique_ptr<TransferEngine> lanes_;       // guarded by mutex_ until stop_lanes() joins
+  std::vector<PoolRegistration> rows_;          // guarded by mutex_
+  std::mutex memory_mutex_;                     // held while the pool's memory is exchanged
+  bool pool_in_use_ = false;                    // guarded by memory_mutex_
+  std::thread thread_;                          // start() and stop_lanes() only
+};
+
+}  // namespace hitide
