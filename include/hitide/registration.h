@@ -94,6 +94,7 @@ struct PoolRegistration {
   RegistrationPath path = RegistrationPath::off;
   std::string reason = {};  // what holds for exactly this pool: sizes, codes, who is in the way
   std::string advice = {};  // what to change; empty where there is nothing to gain
+  std::string measured = {};  // what trying it took, where it was tried
 
   bool on() const { return path != RegistrationPath::off; }
 };
@@ -113,14 +114,18 @@ struct RegistrationCheck {
   };
   ModelSpec model;
   std::uint32_t pages = 16;                         // of each pool with bytes
-  AllocatorKind allocator = AllocatorKind::shm;     // mmap or shm
+  AllocatorKind allocator = AllocatorKind::shm;     // mmap, shm or store
   std::vector<PoolAllocator> pool_allocators = {};  // of single pools; wins
   bool staging_allowed = true;
+  // mooncake: with a store of its own on this machine, over TCP, that is stopped afterwards: a
+  // master, and a daemon (standalone) or an owner. What the options say of addresses is not used.
+  bool start_store = false;
 };
-// Builds the pools, opens the store, registers them with it as a cache would, and lets go of all of
-// it again: one row a pool. A store that cannot be opened is a verdict. invalid_argument: a model
-// that does not validate, an unknown pool, an allocator that no pool can have here.
-// resource_exhausted: no memory for the pools.
+// Builds the pools, opens the store, registers them with it as a cache would, moves pages of every
+// pool that is on to the store and back, and lets go of all of it again: one row a pool. A store
+// that cannot be opened is a verdict. invalid_argument: a model that does not validate, an unknown
+// pool, an allocator that no pool can have here. resource_exhausted: no memory for the pools.
+// failed_precondition, unavailable: the store of its own does not start.
 Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck& check,
                                                          const StorageOptions& storage);
 

@@ -451,10 +451,12 @@ TEST(RegistrationText, JsonHasTheNamesOfTheVerdicts) {
   entry.client = ClientKind::standalone;
   entry.path = Path::staged;
   entry.reason = "a \"quoted\"\nline \\";
+  entry.measured = "tried";
   EXPECT_EQ(registration_json(std::span(&entry, 1)),
             R"([{"pool":"kv","bytes":5,"required":true,"allocator":"shm","client":"standalone",)"
             R"("verdict":"register_failed","path":"staged",)"
-            R"("reason":"a \"quoted\"\u000aline \\","advice":""}])");
+            R"("reason":"a \"quoted\"\u000aline \\",)"
+            R"("cost":"one more copy of each page, both ways; tried","advice":""}])");
   EXPECT_EQ(registration_json({}), "[]");
 }
 

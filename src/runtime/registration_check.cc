@@ -1,17 +1,30 @@
 #include <algorithm>
+#include <chrono>
 #include <memory>
+
+#include <fcntl.h>
 
 #include <fmt/format.h>
 
 #include <hitide/registration.h>
 
+#include "base/clock.h"
 #include "pool/host_pool.h"
-#include "pool/host_size.h"
-#include "storage/registry.h"
+#include "runtime/pool_trial.h"
+#include "runtime/store_client.h"
+#include "storage/mooncake/private_store.h"
 #include "transfer/pool_registry.h"
 
 namespace hitide {
 namespace {
+
+constexpr Duration kStartWait = std::chrono::seconds(90);
+constexpr Duration kAnswerWait = std::chrono::seconds(10);
+constexpr Duration kTrialWait = std::chrono::seconds(30);
+// A store keeps some of its memory free, and objects must fit beside each other.
+constexpr std::uint64_t kPrivateStoreRoom = 4;
+
+TimePoint now() { return SystemClock::instance().now(); }
 
 AllocatorKind kind_for(const RegistrationCheck& check, const std::string& pool) {
   for (const auto& one : check.pool_allocators) {
@@ -20,7 +33,7 @@ AllocatorKind kind_for(const RegistrationCheck& check, const std::string& pool) 
   return check.allocator;
 }
 
-Status validate(const RegistrationCheck& check) {
+Status validate(const RegistrationCheck& check, const StorageOptions& storage) {
   HITIDE_RETURN_IF_ERROR(validate(check.model));
   for (const auto& one : check.pool_allocators) {
     const auto& pools = check.model.pools;
@@ -30,50 +43,118 @@ Status validate(const RegistrationCheck& check) {
                     fmt::format("host allocator: the model has no pool {}", one.pool));
     }
   }
+  if (check.start_store && storage.backend != "mooncake") {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("a store can be started for mooncake, not for {}", storage.backend));
+  }
   return ok_status();
 }
 
-Result<std::shared_ptr<HostAllocator>> allocator_of(AllocatorKind kind) {
-  if (kind == AllocatorKind::shm) return shm_allocator();
+std::shared_ptr<HostAllocator> allocator_of(ObjectStore& store) {
+  StoreMemory source;
+  source.allocate = [&store](const std::string& name, std::uint64_t bytes) -> Result<HostSegment> {
+    HITIDE_ASSIGN_OR_RETURN(const MemoryRegion region, store.allocate_memory(name, bytes));
+    HostSegment segment;
+    segment.bytes = region.bytes;
+    segment.fd = UniqueFd(::fcntl(region.fd, F_DUPFD_CLOEXEC, 0));
+    return segment;
+  };
+  source.release = [&store](const HostSegment& segment) { store.release_memory(segment.bytes); };
+  return store_allocator(std::move(source));
+}
+
+// `store` null: there is none that could hand memory out, and nothing will be attached; what it
+// would have handed out is only described.
+Result<std::shared_ptr<HostAllocator>> allocator_of(AllocatorKind kind, ObjectStore* store) {
+  if (kind == AllocatorKind::shm || (kind == AllocatorKind::store && store == nullptr)) {
+    return shm_allocator();
+  }
   if (kind == AllocatorKind::mmap) return mmap_allocator();
-  return Status(
-      StatusCode::invalid_argument,
-      fmt::format("host allocator {}: only mmap and shm memory can be had without a store "
-                  "that hands memory out",
-                  to_string(kind)));
+  if (kind == AllocatorKind::store) return allocator_of(*store);
+  return Status(StatusCode::invalid_argument,
+                fmt::format("host allocator {}: it is mmap, shm or store", to_string(kind)));
+}
+
+// The pools of a check: memory and what the registry is told of it.
+struct CheckedPools {
+  std::vector<std::unique_ptr<HostPool>> host;  // [pools]; null: without bytes
+  std::vector<PoolToRegister> to_register;      // [pools]
+};
+
+Result<CheckedPools> build_pools(const RegistrationCheck& check, ObjectStore* store) {
+  CheckedPools pools;
+  for (const PoolSpec& pool : check.model.pools) {
+    pools.host.emplace_back();
+    if (pool.kind == PoolKind::logical) {
+      pools.to_register.push_back({.memory = describe_without_memory(pool)});
+      continue;
+    }
+    const AllocatorKind kind = kind_for(check, pool.name);
+    HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, store));
+    auto host = HostPool::create(pool, check.pages, std::move(allocator));
+    if (!host.ok() && host.status().code() == StatusCode::unimplemented) {
+      return Status(StatusCode::invalid_argument, std::string(host.status().message()));
+    }
+    HITIDE_RETURN_IF_ERROR(host.status());
+    pools.host.back() = std::move(host).value();
+    pools.to_register.push_back({.memory = pools.host.back()->describe()});
+    pools.to_register.back().memory.allocator = kind;
+  }
+  return pools;
+}
+
+Result<PoolMemory> move_to_store_memory(const PoolSpec& pool, ObjectStore& store,
+                                        std::unique_ptr<HostPool>& host) {
+  HITIDE_ASSIGN_OR_RETURN(auto moved,
+                          HostPool::create(pool, host->page_count(), allocator_of(store)));
+  host = std::move(moved);
+  return host->describe();
+}
+
+Result<std::vector<PoolRegistration>> attach_and_try(const RegistrationCheck& check,
+                                                     ObjectStore& store,
+                                                     const ClientCapabilities& client) {
+  HITIDE_ASSIGN_OR_RETURN(CheckedPools pools, build_pools(check, &store));
+  for (std::size_t p = 0; p < pools.host.size(); ++p) {
+    std::unique_ptr<HostPool>& host = pools.host[p];
+    if (host == nullptr) continue;
+    pools.to_register[p].move_to_store_memory = [&pool = check.model.pools[p], &host, &store] {
+      return move_to_store_memory(pool, store, host);
+    };
+  }
+  StoreRegistrar registrar(store);
+  PoolRegistry registry(registrar, {.staging_allowed = check.staging_allowed});
+  std::vector<PoolRegistration> rows = registry.attach(pools.to_register, client);
+  try_pools(store, check.model, pools.host, now() + kTrialWait, rows);
+  return rows;
+}
+
+std::uint64_t bytes_of(const RegistrationCheck& check) {
+  std::uint64_t sum = 0;
+  for (const PoolSpec& pool : check.model.pools) sum += pool.page_bytes * check.pages;
+  return sum;
 }
 
 }  // namespace
 
 Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck& check,
                                                          const StorageOptions& storage) {
-  HITIDE_RETURN_IF_ERROR(validate(check));
-  std::vector<std::unique_ptr<HostPool>> memory;
-  std::vector<PoolToRegister> pools;
-  for (const PoolSpec& pool : check.model.pools) {
-    if (pool.kind == PoolKind::logical) {
-      pools.push_back({.memory = describe_without_memory(pool)});
-      continue;
-    }
-    HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind_for(check, pool.name)));
-    HITIDE_ASSIGN_OR_RETURN(auto host, HostPool::create(pool, check.pages, std::move(allocator)));
-    pools.push_back({.memory = host->describe()});
-    memory.push_back(std::move(host));
+  HITIDE_RETURN_IF_ERROR(validate(check, storage));
+  StorageOptions options = storage;
+  std::unique_ptr<PrivateStore> own;
+  if (check.start_store) {
+    HITIDE_ASSIGN_OR_RETURN(
+        own, PrivateStore::start(storage.mooncake, kPrivateStoreRoom * bytes_of(check),
+                                 now() + kStartWait));
+    options.mooncake = own->options();
   }
-  ClientCapabilities client;
-  Result<std::unique_ptr<ObjectStore>> store = open_object_store(storage);
-  if (!store.ok()) {
-    if (store.status().code() == StatusCode::invalid_argument) return store.status();
-    client.reachable = false;
-    client.detail = store.status().to_string();
-    std::vector<PoolMemory> asked;
-    for (const PoolToRegister& pool : pools) asked.push_back(pool.memory);
-    return plan_registration(asked, client, {.staging_allowed = check.staging_allowed});
-  }
-  client = client_of((*store)->capabilities(), available_memory().value_or(UINT64_MAX));
-  StoreRegistrar registrar(**store);
-  PoolRegistry registry(registrar, {.staging_allowed = check.staging_allowed});
-  return registry.attach(pools, client);
+  const OpenedStore opened = open_store_client(options, now() + kAnswerWait);
+  if (opened.status.code() == StatusCode::invalid_argument) return opened.status;
+  if (opened.status.ok()) return attach_and_try(check, *opened.store, opened.client);
+  HITIDE_ASSIGN_OR_RETURN(const CheckedPools pools, build_pools(check, nullptr));
+  std::vector<PoolMemory> asked;
+  for (const PoolToRegister& pool : pools.to_register) asked.push_back(pool.memory);
+  return plan_registration(asked, opened.client, {.staging_allowed = check.staging_allowed});
 }
 
 }  // namespace hitide

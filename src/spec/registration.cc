@@ -33,6 +33,11 @@ std::string human_bytes(std::uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string cost_text(const PoolRegistration& pool) {
+  const std::string cost(cost_of(pool.path));
+  return pool.measured.empty() ? cost : cost + "; " + pool.measured;
+}
+
 }  // namespace
 
 std::string_view to_string(RegistrationVerdict verdict) {
@@ -147,6 +152,22 @@ RegistrationPath path_of(RegistrationVerdict verdict, bool staging_allowed) {
   return staging_allowed ? RegistrationPath::staged : RegistrationPath::off;
 }
 
+std::string_view cost_of(RegistrationPath path) {
+  switch (path) {
+    case RegistrationPath::zero_copy:
+      return "no copy";
+    case RegistrationPath::staged:
+      return "one more copy of each page, both ways";
+    case RegistrationPath::markers_only:
+      return "a small record for each page";
+    case RegistrationPath::none:
+      return "nothing";
+    case RegistrationPath::off:
+      return "no L3";
+  }
+  return {};
+}
+
 std::string advice_for(const PoolRegistration& pool, bool staging_allowed) {
   std::string advice;
   switch (pool.verdict) {
@@ -203,7 +224,8 @@ std::string registration_text(std::span<const PoolRegistration> pools) {
                         to_string(pool.verdict), to_string(pool.path));
   }
   for (const PoolRegistration& pool : pools) {
-    if (!pool.reason.empty()) text += fmt::format("{}: {}\n", pool.pool, pool.reason);
+    text += fmt::format("{}: costs: {}\n", pool.pool, cost_text(pool));
+    if (!pool.reason.empty()) text += fmt::format("{}: because: {}\n", pool.pool, pool.reason);
     if (!pool.advice.empty()) text += fmt::format("{}: change: {}\n", pool.pool, pool.advice);
   }
   return text;
@@ -214,10 +236,10 @@ std::string registration_json(std::span<const PoolRegistration> pools) {
   for (const PoolRegistration& pool : pools) {
     if (json.size() > 1) json += ',';
     json += fmt::format(R"({{"pool":{},"bytes":{},"required":{},"allocator":"{}","client":"{}",)"
-                        R"("verdict":"{}","path":"{}","reason":{},"advice":{}}})",
+                        R"("verdict":"{}","path":"{}","reason":{},"cost":{},"advice":{}}})",
                         json_text(pool.pool), pool.bytes, pool.required, to_string(pool.allocator),
                         to_string(pool.client), to_string(pool.verdict), to_string(pool.path),
-                        json_text(pool.reason), json_text(pool.advice));
+                        json_text(pool.reason), json_text(cost_text(pool)), json_text(pool.advice));
   }
   return json + "]";
 }

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 
 #include <hitide/registration.h>
 
@@ -25,6 +26,9 @@ ClientCapabilities client_of(const StoreCapabilities& store, std::uint64_t memor
 
 // Where a pool of this verdict goes, by the verdict alone.
 RegistrationPath path_of(RegistrationVerdict verdict, bool staging_allowed);
+
+// What a page of a pool on that path costs more than its bytes.
+std::string_view cost_of(RegistrationPath path);
 
 // What an operator can change so that the pool comes up one path; empty for verdicts that are as
 // good as they get.

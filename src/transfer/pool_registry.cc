@@ -5,6 +5,9 @@
 #include <iterator>
 #include <utility>
 
+#include <fmt/format.h>
+
+#include "base/clock.h"
 #include "base/log.h"
 
 namespace hitide {
@@ -115,8 +118,13 @@ void PoolRegistry::enter(std::span<const PoolRegistration> rows) {
 
 void PoolRegistry::register_pool(const PoolToRegister& pool, const ClientCapabilities& client,
                                  PoolRegistration& row) {
+  const Clock& clock = SystemClock::instance();
+  const TimePoint begin = clock.now();
   const Status status = hold_regions(pool.memory);
-  if (status.ok()) return;
+  if (status.ok()) {
+    row.measured = fmt::format("registered in {:.1f} ms", to_milliseconds(clock.now() - begin));
+    return;
+  }
   const bool adoption = is_failed_adoption(status, pool.memory, client.kind);
   row.verdict = adoption ? Verdict::adoption_failed : Verdict::register_failed;
   row.reason = std::string(status.message());
