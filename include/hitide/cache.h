@@ -109,6 +109,9 @@ class Cache {
   Status flush();
 
   CacheStats stats() const;
+  // Prometheus lines of what stats() does not say: the lanes to storage, and how pools are
+  // registered. Empty without a store.
+  std::string storage_metrics() const;
   // not_found when it was never there or has left the ring.
   Result<Explanation> explain(std::string_view id) const;
 

@@ -57,6 +57,7 @@ Result<PrefixHandle> Cache::open_prefix(const PrefixRequest& request) {
 void Cache::note_prefill(std::uint32_t tokens, Duration time) { impl_->note_prefill(tokens, time); }
 Status Cache::flush() { return impl_->flush(); }
 CacheStats Cache::stats() const { return impl_->stats(); }
+std::string Cache::storage_metrics() const { return impl_->storage_metrics(); }
 Result<Explanation> Cache::explain(std::string_view id) const { return impl_->explain(id); }
 Status Cache::check() const { return impl_->check(); }
 Status Cache::close(TimePoint deadline) { return impl_->close(deadline); }

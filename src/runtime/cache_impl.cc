@@ -320,6 +320,12 @@ CacheStats CacheImpl::stats() const {
   return stats;
 }
 
+std::string CacheImpl::storage_metrics() const {
+  MetricsText text;
+  storage_->write_metrics(text);
+  return std::move(text).text();
+}
+
 Result<Explanation> CacheImpl::explain(std::string_view id) const {
   const std::lock_guard lock(mutex_);
   const Explanation* found = core_->explain(id);

@@ -38,6 +38,7 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   void note_prefill(std::uint32_t tokens, Duration time);
   Status flush();
   CacheStats stats() const;
+  std::string storage_metrics() const;
   Result<Explanation> explain(std::string_view id) const;
   Status check() const;
   Status close(TimePoint deadline);

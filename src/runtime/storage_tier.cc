@@ -149,6 +149,12 @@ void StorageTier::fill_stats(CacheStats& stats) const {
   if (opened_.store) stats.storage = opened_.store->stats();
 }
 
+void StorageTier::write_metrics(MetricsText& text) const {
+  if (registry_) registry_->write_metrics(text);
+  const std::lock_guard lock(mutex_);
+  if (lanes_) lanes_->write_metrics(text);
+}
+
 Status StorageTier::stop_lanes(TimePoint deadline) {
   {
     const std::lock_guard lock(mutex_);

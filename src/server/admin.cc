@@ -40,6 +40,15 @@ Reply explain_reply(const Engine& engine, const std::string& id) {
   return json_reply(explanation_json(*explanation));
 }
 
+Reply storage_reply(const Engine& engine) {
+  const CacheStats stats = engine.cache_stats();
+  OrderedJson json = {{"backend", stats.storage_backend},
+                      {"status", to_string(stats.storage_status)},
+                      {"detail", stats.storage_detail}};
+  json["registration"] = OrderedJson::parse(registration_json(stats.registration));
+  return json_reply(dump(json));
+}
+
 Reply flush_reply(Engine& engine) {
   const Status status = engine.flush_cache();
   if (status.ok()) return json_reply(dump({{"status", "flushed"}}));

@@ -11,6 +11,8 @@ namespace hitide {
 Reply health_reply(const Engine& engine);
 Reply models_reply(const EngineInfo& info, const std::string& model_name);
 Reply explain_reply(const Engine& engine, const std::string& id);
+// How L3 is, and how each pool is registered with its store.
+Reply storage_reply(const Engine& engine);
 Reply flush_reply(Engine& engine);
 
 // {"id", "label", "prompt_tokens", "complete", "served_tokens": {tier: n}, "spans": [{"begin",

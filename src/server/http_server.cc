@@ -33,10 +33,11 @@ struct Route {
   std::string_view path;
   std::string_view methods;  // what Allow says
 };
-constexpr std::array<Route, 6> kRoutes = {{{"/health", "GET, HEAD"},
+constexpr std::array<Route, 7> kRoutes = {{{"/health", "GET, HEAD"},
                                            {"/metrics", "GET, HEAD"},
                                            {"/v1/models", "GET, HEAD"},
                                            {"/flush_cache", "GET, POST"},
+                                           {"/hitide/storage", "GET, HEAD"},
                                            {"/v1/chat/completions", "POST"},
                                            {"/v1/completions", "POST"}}};
 constexpr std::string_view kExplainPrefix = "/hitide/explain/";
@@ -221,6 +222,7 @@ Reply HttpServer::Impl::engine_reply(const std::string& path, Engine& ready) {
   if (path == "/health") return health_reply(ready);
   if (path == "/v1/models") return models_reply(ready.info(), api->model_name());
   if (path == "/flush_cache") return flush_reply(ready);
+  if (path == "/hitide/storage") return storage_reply(ready);
   if (path == "/metrics") {
     Reply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";

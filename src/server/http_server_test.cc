@@ -676,6 +676,12 @@ TEST_F(HttpServerTest, OperatorsPages) {
   expect_error(one.Get("/hitide/explain/ex-2"), 404, "not_found");
   expect_error(one.Get("/hitide/explain/"), 404, "not_found");
 
+  const Json storage = Json::parse(one.Get("/hitide/storage")->body);
+  EXPECT_EQ(storage["backend"], "memory");
+  EXPECT_EQ(storage["status"], "on");
+  EXPECT_EQ(storage["registration"][0]["pool"], "kv");
+  EXPECT_EQ(storage["registration"][0]["verdict"], "ok");
+
   EXPECT_EQ(one.Get("/flush_cache")->status, 200);
   EXPECT_EQ(one.Post("/flush_cache", "", "text/plain")->status, 200);
   engine_.set_flush_result(Status(StatusCode::failed_precondition, "there is no cache"));

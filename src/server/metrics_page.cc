@@ -82,7 +82,7 @@ void append_storage(MetricsText& text, const CacheStats& stats) {
   const std::string backend = MetricsText::label("backend", stats.storage_backend);
   const StoreStats& store = stats.storage;
   text.gauge("hitide_store_up", "1 when the storage tier is attached",
-             stats.storage_backend.empty() || stats.storage_backend == "none" ? 0 : 1, backend);
+             stats.storage_status == StorageStatus::on ? 1 : 0, backend);
   text.gauge("hitide_store_objects", "Objects in the store", as_double(store.objects), backend);
   text.gauge("hitide_store_bytes", "Bytes in the store", as_double(store.bytes_used), backend);
   text.gauge("hitide_store_bytes_limit", "Bytes that the store may use",

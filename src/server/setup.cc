@@ -1,5 +1,6 @@
 #include "server/setup.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fcntl.h>
@@ -24,18 +25,27 @@ std::string tier_line(const EngineInfo& info, const CacheStats& stats) {
   const auto tokens = [&](const PoolStats& pool) { return pool.pages_total * info.page_size; };
   std::string line = fmt::format("cache: pages of {} tokens; device {} tokens, host {} tokens, ",
                                  info.page_size, tokens(stats.device), tokens(stats.host));
-  if (stats.storage_backend == "none" || stats.storage_backend.empty()) {
-    line += fmt::format("no storage{}{}\n", stats.storage_detail.empty() ? "" : ": ",
-                        stats.storage_detail);
-    return line;
+  if (stats.storage_status == StorageStatus::none || stats.storage_status == StorageStatus::off) {
+    return line + fmt::format("no storage{}{}\n", stats.storage_detail.empty() ? "" : ": ",
+                              stats.storage_detail);
   }
   line += fmt::format("storage {}", stats.storage_backend);
+  if (stats.storage_status == StorageStatus::waiting) line += ", not there yet";
   if (!stats.storage_detail.empty()) line += fmt::format(" ({})", stats.storage_detail);
   if (stats.storage.bytes_limit != 0) {
     line += fmt::format(", {} of at most {}", gigabytes(stats.storage.bytes_used),
                         gigabytes(stats.storage.bytes_limit));
   }
   return line + "\n";
+}
+
+// The pools, one line each, where there is more to say of them than that any memory will do.
+std::string pool_lines(const CacheStats& stats) {
+  const auto plain = [](const PoolRegistration& pool) {
+    return pool.client == ClientKind::local && pool.path == RegistrationPath::zero_copy;
+  };
+  const bool all_plain = std::all_of(stats.registration.begin(), stats.registration.end(), plain);
+  return all_plain ? "" : registration_text(stats.registration);
 }
 
 }  // namespace
@@ -108,7 +118,7 @@ std::string start_lines(const EngineInfo& info, const CacheStats& stats,
       fmt::format("kv cache: {}, {}{}{}\n", info.kv_cache_dtype, info.exact ? "exact" : "not exact",
                   info.exact_detail.empty() ? "" : ": ", info.exact_detail);
   if (info.cache_on) {
-    out += tier_line(info, stats);
+    out += tier_line(info, stats) + pool_lines(stats);
   } else {
     out +=
         fmt::format("cache: off{}{}\n", info.cache_detail.empty() ? "" : ": ", info.cache_detail);

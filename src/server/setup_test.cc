@@ -72,6 +72,7 @@ TEST(StartLines, SayWhatIsServed) {
   CacheStats stats;
   stats.device.pages_total = 10;
   stats.host.pages_total = 100;
+  stats.storage_status = StorageStatus::on;
   stats.storage_backend = "file";
   stats.storage_detail = "/var/store";
   stats.storage.bytes_limit = 64'000'000'000;
@@ -82,6 +83,7 @@ TEST(StartLines, SayWhatIsServed) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
   info.exact = false;
+  stats.storage_status = StorageStatus::off;
   stats.storage_backend = "none";
   stats.storage_detail = "locked by process 7";
   const std::string without = start_lines(info, stats, options, "0.1.0");
@@ -91,6 +93,30 @@ TEST(StartLines, SayWhatIsServed) {
   info.cache_detail = "--disable-radix-cache";
   EXPECT_NE(start_lines(info, stats, options, "0.1.0").find("cache: off: --disable-radix-cache"),
             std::string::npos);
+}
+
+TEST(StartLines, SayWhichPoolsAreWorseOffAndWhy) {
+  EngineInfo info;
+  info.cache_on = true;
+  CacheStats stats;
+  stats.storage_status = StorageStatus::waiting;
+  stats.storage_backend = "mooncake";
+  stats.storage_detail = "no answer from 10.0.0.1:50051";
+  PoolRegistration row;
+  row.pool = "kv";
+  row.client = ClientKind::standalone;
+  row.verdict = RegistrationVerdict::client_down;
+  row.advice = "start the store";
+  stats.registration = {row};
+  const std::string text = start_lines(info, stats, ServeOptions(), "0.1.0");
+  for (const char* part : {"mooncake, not there yet", "no answer from 10.0.0.1:50051",
+                           "L3 is off; L1 and L2 go on", "client_down", "start the store"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+  stats.registration[0].client = ClientKind::local;
+  stats.registration[0].verdict = RegistrationVerdict::ok;
+  stats.registration[0].path = RegistrationPath::zero_copy;
+  EXPECT_EQ(start_lines(info, stats, ServeOptions(), "0.1.0").find("zero_copy"), std::string::npos);
 }
 
 }  // namespace

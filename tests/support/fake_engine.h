@@ -135,6 +135,11 @@ class FakeEngine final : public Engine {
     stats.served_tokens = {64, 0, 0};
     stats.device.pages_total = 10;
     stats.storage_backend = "memory";
+    stats.storage_status = StorageStatus::on;
+    PoolRegistration pool;
+    pool.pool = "kv";
+    pool.path = RegistrationPath::zero_copy;
+    stats.registration = {pool};
     return stats;
   }
   Result<Explanation> explain(std::string_view id) const override {

@@ -305,6 +305,7 @@ void LlamaEngine::append_metrics(MetricsText& text) const {
                  device.compaction_seconds);
   text.gauge("hitide_engine_compaction_seconds_max", "Longest compaction so far.",
              to_seconds(Duration(device.compaction_ns_max.load())));
+  if (cache_) text.lines(cache_->storage_metrics());
 }
 
 }  // namespace
