@@ -25,24 +25,10 @@
 #include <hitide/object_store.h>
 
 #include "base/file.h"
+#include "tests/conformance/store_kind.h"
 #include "tests/support/store_bytes.h"
 
 namespace hitide {
-
-struct StoreUnderTest {
-  std::shared_ptr<void> surroundings;  // a directory, a server; outlives the store
-  std::unique_ptr<ObjectStore> store;
-};
-
-struct StoreKind {
-  std::string name;
-  // An empty store with room for 4 MiB of objects at least.
-  std::function<StoreUnderTest()> open;
-  bool keeps = true;  // false: every object is evicted at once
-  friend std::ostream& operator<<(std::ostream& out, const StoreKind& kind) {
-    return out << kind.name;
-  }
-};
 
 class ObjectStoreSuite : public testing::TestWithParam<StoreKind> {
  protected:
@@ -190,22 +176,111 @@ TEST_P(ObjectStoreSuite, OneResultPerItemInOrderWithDuplicates) {
 }
 
 TEST_P(ObjectStoreSuite, BatchesAboveTheLimitAreLegal) {
-  const std::size_t count = store().capabilities().batch_items_max + 3;
+  const std::size_t count = store().capabilities().batch_items_max * 2 + 3;
   std::vector<std::string> names;
-  for (std::size_t i = 0; i < count; ++i) names.push_back("many/" + std::to_string(i));
+  std::vector<std::vector<std::byte>> values;
+  for (std::size_t i = 0; i < count; ++i) {
+    names.push_back("many/" + std::to_string(i));
+    values.push_back(bytes_of(names.back(), 100 + i % 7));
+  }
   const std::vector<std::string_view> keys(names.begin(), names.end());
   std::vector<ItemResult> results(count);
   EXPECT_TRUE(store().exists(keys, results, {}).status.ok());
   expect_codes(results, std::vector<StatusCode>(count, StatusCode::not_found));
+  std::vector<std::span<const std::byte>> sources(values.begin(), values.end());
+  std::vector<PutItem> puts(count);
+  std::vector<std::vector<std::byte>> read;
+  for (std::size_t i = 0; i < count; ++i) {
+    puts[i] = {.key = names[i], .buffers = std::span(&sources[i], 1)};
+    read.emplace_back(values[i].size());
+  }
+  EXPECT_TRUE(store().put(puts, results, {}).status.ok());
+  expect_codes(results, std::vector<StatusCode>(count, StatusCode::ok));
+  std::vector<std::span<std::byte>> targets(read.begin(), read.end());
+  std::vector<GetItem> gets(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    gets[i] = {.key = names[i], .buffers = std::span(&targets[i], 1)};
+  }
+  EXPECT_TRUE(store().get(gets, results, {}).status.ok());
+  expect_codes(results, std::vector<StatusCode>(count, kept()));
+  EXPECT_EQ(read == values, keeps());
 }
 
-TEST_P(ObjectStoreSuite, FirstWriterWins) {
+// K11 B141: a put of a key that exists is no failure, and changes nothing, whatever its bytes.
+TEST_P(ObjectStoreSuite, K11B141TheFirstValueIsKept) {
   EXPECT_EQ(put_object(store(), "key", bytes_of("key", 500)), StatusCode::ok);
-  const StatusCode second = put_object(store(), "key", bytes_of("other content", 600));
-  EXPECT_TRUE(second == StatusCode::ok || second == StatusCode::already_exists);
-  if (keeps()) {
-    EXPECT_EQ(check_object(store(), "key", 500), StatusCode::ok);
+  for (const std::size_t size : {500u, 600u, 1u}) {
+    const StatusCode again = put_object(store(), "key", bytes_of("other content", size));
+    EXPECT_TRUE(again == StatusCode::ok || again == StatusCode::already_exists) << size;
+    EXPECT_EQ(check_object(store(), "key", 500), keeps() ? StatusCode::ok : StatusCode::not_found);
   }
+}
+
+// K11 B143: a duplicate spoils nothing of the batches that it comes in, at once or not.
+TEST_P(ObjectStoreSuite, K11B143ADuplicateSpoilsNeitherBatch) {
+  for (int round = 0; round < 10; ++round) {
+    const auto put_names = [&](const std::vector<std::string>& names) {
+      std::vector<std::string> keys;
+      std::vector<std::vector<std::byte>> values;
+      for (const std::string& name : names) {
+        keys.push_back(name + std::to_string(round));
+        values.push_back(bytes_of(keys.back(), 2000));
+      }
+      std::vector<std::span<const std::byte>> sources(values.begin(), values.end());
+      std::vector<PutItem> items(keys.size());
+      for (std::size_t i = 0; i < keys.size(); ++i) {
+        items[i] = {.key = keys[i], .buffers = std::span(&sources[i], 1)};
+      }
+      std::vector<ItemResult> results(items.size());
+      EXPECT_TRUE(store().put(items, results, {}).status.ok());
+      for (const ItemResult& result : results) {
+        EXPECT_TRUE(result.code == StatusCode::ok || result.code == StatusCode::already_exists)
+            << to_string(result.code);
+      }
+    };
+    std::thread other([&] { put_names({"c", "d", "e"}); });
+    put_names({"a", "b", "c"});
+    other.join();
+    for (const char* name : {"a", "b", "c", "d", "e"}) {
+      EXPECT_EQ(check_object(store(), name + std::to_string(round), 2000), kept()) << name;
+    }
+  }
+  if (keeps()) {
+    EXPECT_EQ(store().stats().objects, 50u);
+  }
+}
+
+// K11 B149: null and empty keys are refused by themselves, and of equal keys each gets its own
+// right answer, in order.
+TEST_P(ObjectStoreSuite, K11B149EmptyAndEqualKeysGetTheirOwnAnswers) {
+  const std::vector<std::string_view> keys = {"a", "", "a", std::string_view()};
+  const auto value = bytes_of("a", 300);
+  const std::span<const std::byte> source(value);
+  std::vector<PutItem> puts;
+  for (const auto key : keys) puts.push_back({.key = key, .buffers = std::span(&source, 1)});
+  std::vector<ItemResult> results(keys.size());
+  constexpr auto kBad = StatusCode::invalid_argument;
+  EXPECT_TRUE(store().put(puts, results, {}).status.ok());
+  EXPECT_TRUE(results[0].code == StatusCode::ok || results[0].code == StatusCode::already_exists);
+  EXPECT_TRUE(results[2].code == StatusCode::ok || results[2].code == StatusCode::already_exists);
+  EXPECT_EQ(results[1].code, kBad);
+  EXPECT_EQ(results[3].code, kBad);
+  EXPECT_TRUE(store().exists(keys, results, {}).status.ok());
+  expect_codes(results, {kept(), kBad, kept(), kBad});
+  std::vector<std::vector<std::byte>> read(keys.size(), std::vector<std::byte>(300));
+  std::vector<std::span<std::byte>> targets(read.begin(), read.end());
+  std::vector<GetItem> gets(keys.size());
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    gets[i] = {.key = keys[i], .buffers = std::span(&targets[i], 1)};
+  }
+  EXPECT_TRUE(store().get(gets, results, {}).status.ok());
+  expect_codes(results, {kept(), kBad, kept(), kBad});
+  if (keeps()) {
+    EXPECT_EQ(read[0], value);
+    EXPECT_EQ(read[2], value);
+  }
+  EXPECT_TRUE(store().remove(keys, results, {}).status.ok());
+  expect_codes(results, {StatusCode::ok, kBad, StatusCode::ok, kBad});
 }
 
 TEST_P(ObjectStoreSuite, LengthMustBeExact) {
