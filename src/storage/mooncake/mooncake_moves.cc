@@ -67,7 +67,8 @@ ItemResult result_of_get(std::int64_t code, std::uint64_t bytes) {
 
 struct MooncakeStore::Work {
   std::size_t item = 0;
-  std::string key;  // as the store has it
+  std::string key;    // as the store has it
+  std::string group;  // likewise; empty: none
   std::uint64_t bytes = 0;
   bool direct = false;                   // the agent sees the buffers themselves
   std::uint32_t region = kBounceRegion;  // where they are; else offset counts from the batch's
@@ -95,9 +96,8 @@ std::vector<MooncakeStore::Work> MooncakeStore::plan(std::span<const Item> items
     const Item& item = items[i];
     const std::uint64_t bytes = total_bytes(item.buffers);
     out[i] = {.code = StatusCode::invalid_argument};
-    if (!usable_key(item.key, kMooncakeKeyBytesMax) || group_of(item).size() > kFrameKeyBytesMax) {
-      continue;
-    }
+    const std::string group = stored_group(group_of(item));
+    if (!usable_key(item.key, kMooncakeKeyBytesMax) || group.size() > kFrameKeyBytesMax) continue;
     if (bytes == 0) {
       empty.push_back(i);
       continue;
@@ -107,7 +107,7 @@ std::vector<MooncakeStore::Work> MooncakeStore::plan(std::span<const Item> items
       if (!kIsPut) empty.push_back(i);
       continue;
     }
-    Work work{.item = i, .key = stored_key(item.key), .bytes = bytes};
+    Work work{.item = i, .key = stored_key(item.key), .group = group, .bytes = bytes};
     std::span<const std::byte> whole;
     RegionTable::Place place;
     if (adjacent(item.buffers, whole) && regions_.find(whole, place)) {
@@ -120,15 +120,18 @@ std::vector<MooncakeStore::Work> MooncakeStore::plan(std::span<const Item> items
   return works;
 }
 
+// Small objects go in one call however many they are, up to what a frame takes: it is calls that
+// make them dear.
 std::size_t MooncakeStore::batch_end(std::span<const Work> works, std::size_t begin) const {
   const std::uint64_t staged_max = bounce_->bytes().size() / 4;
   std::uint64_t bytes = 0;
   std::uint64_t staged = 0;
   std::size_t end = begin;
-  while (end < works.size() && end - begin < kMoveItemsMax) {
+  while (end < works.size() && end - begin < kSmallMoveItemsMax) {
     const Work& next = works[end];
     const std::uint64_t more = next.direct ? 0 : next.bytes;
     if (end > begin && (bytes + next.bytes > kMoveBytesMax || staged + more > staged_max)) break;
+    if (end - begin >= kMoveItemsMax && bytes + next.bytes > kSmallMoveBytesMax) break;
     bytes += next.bytes;
     staged += more;
     ++end;
@@ -146,7 +149,7 @@ Status MooncakeStore::exchange(const Call<Item>& call, std::span<const Work> bat
   std::uint64_t bytes = 0;
   for (const Work& work : batch) {
     frame.push_back({.key = work.key,
-                     .group = group_of(call.items[work.item]),
+                     .group = work.group,
                      .region = work.region,
                      .offset = work.direct ? work.offset : staged_at + work.offset,
                      .bytes = work.bytes});
@@ -164,6 +167,7 @@ Status MooncakeStore::exchange(const Call<Item>& call, std::span<const Work> bat
     const std::lock_guard lock(stats_mutex_);
     counts_.zero_copy_items += static_cast<std::uint64_t>(direct);
     counts_.staged_items += batch.size() - static_cast<std::uint64_t>(direct);
+    ++(kIsPut ? counts_.put_calls : counts_.get_calls);
   }
   Status status;
   for (std::size_t i = 0; i < batch.size(); ++i) {

@@ -14,8 +14,14 @@ namespace hitide {
 
 inline constexpr std::uint32_t kMooncakeKeyBytesMax = 255;
 inline constexpr std::size_t kMoveItemsMax = 64;   // objects of one call of the client
-inline constexpr std::size_t kAskItemsMax = 2048;  // keys of one call of the client
+inline constexpr std::size_t kAskItemsMax = 4000;  // keys of one call of the client
 inline constexpr std::uint64_t kMoveBytesMax = 64ull << 20;
+// Objects of one call where all of them together are small.
+inline constexpr std::size_t kSmallMoveItemsMax = 2000;
+inline constexpr std::uint64_t kSmallMoveBytesMax = 1ull << 20;
+// Whatever keys and groups there are, they fit one frame.
+static_assert(kAskItemsMax * (2 + kFrameKeyBytesMax) + 4 <= kFrameBodyBytesMax);
+static_assert(kSmallMoveItemsMax * (24 + 2 * kFrameKeyBytesMax) + 4 <= kFrameBodyBytesMax);
 inline constexpr std::uint32_t kBounceRegion = 0;
 
 inline bool is_past(TimePoint deadline) {
