@@ -2,14 +2,13 @@
 #include <chrono>
 #include <memory>
 
-#include <fcntl.h>
-
 #include <fmt/format.h>
 
 #include <hitide/registration.h>
 
 #include "base/clock.h"
 #include "pool/host_pool.h"
+#include "runtime/pool_memory.h"
 #include "runtime/pool_trial.h"
 #include "runtime/store_client.h"
 #include "storage/mooncake/private_store.h"
@@ -50,37 +49,14 @@ Status validate(const RegistrationCheck& check, const StorageOptions& storage) {
   return ok_status();
 }
 
-std::shared_ptr<HostAllocator> allocator_of(ObjectStore& store) {
-  StoreMemory source;
-  source.allocate = [&store](const std::string& name, std::uint64_t bytes) -> Result<HostSegment> {
-    HITIDE_ASSIGN_OR_RETURN(const MemoryRegion region, store.allocate_memory(name, bytes));
-    HostSegment segment;
-    segment.bytes = region.bytes;
-    segment.fd = UniqueFd(::fcntl(region.fd, F_DUPFD_CLOEXEC, 0));
-    return segment;
-  };
-  source.release = [&store](const HostSegment& segment) { store.release_memory(segment.bytes); };
-  return store_allocator(std::move(source));
-}
-
-// `store` null: there is none that could hand memory out, and nothing will be attached; what it
-// would have handed out is only described.
-Result<std::shared_ptr<HostAllocator>> allocator_of(AllocatorKind kind, ObjectStore* store) {
-  if (kind == AllocatorKind::shm || (kind == AllocatorKind::store && store == nullptr)) {
-    return shm_allocator();
-  }
-  if (kind == AllocatorKind::mmap) return mmap_allocator();
-  if (kind == AllocatorKind::store) return allocator_of(*store);
-  return Status(StatusCode::invalid_argument,
-                fmt::format("host allocator {}: it is mmap, shm or store", to_string(kind)));
-}
-
 // The pools of a check: memory and what the registry is told of it.
 struct CheckedPools {
   std::vector<std::unique_ptr<HostPool>> host;  // [pools]; null: without bytes
   std::vector<PoolToRegister> to_register;      // [pools]
 };
 
+// `store` null: there is none that could hand memory out, and nothing will be attached; memory that
+// it would have handed out is only described.
 Result<CheckedPools> build_pools(const RegistrationCheck& check, ObjectStore* store) {
   CheckedPools pools;
   for (const PoolSpec& pool : check.model.pools) {
@@ -90,7 +66,9 @@ Result<CheckedPools> build_pools(const RegistrationCheck& check, ObjectStore* st
       continue;
     }
     const AllocatorKind kind = kind_for(check, pool.name);
-    HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, store));
+    const bool stand_in = kind == AllocatorKind::store && store == nullptr;
+    HITIDE_ASSIGN_OR_RETURN(auto allocator,
+                            allocator_of(stand_in ? AllocatorKind::shm : kind, store));
     auto host = HostPool::create(pool, check.pages, std::move(allocator));
     if (!host.ok() && host.status().code() == StatusCode::unimplemented) {
       return Status(StatusCode::invalid_argument, std::string(host.status().message()));
@@ -103,12 +81,9 @@ Result<CheckedPools> build_pools(const RegistrationCheck& check, ObjectStore* st
   return pools;
 }
 
-Result<PoolMemory> move_to_store_memory(const PoolSpec& pool, ObjectStore& store,
-                                        std::unique_ptr<HostPool>& host) {
-  HITIDE_ASSIGN_OR_RETURN(auto moved,
-                          HostPool::create(pool, host->page_count(), allocator_of(store)));
-  host = std::move(moved);
-  return host->describe();
+Result<PoolMemory> move_to_store_memory(HostPool& pool, ObjectStore& store) {
+  HITIDE_RETURN_IF_ERROR(pool.exchange_memory(allocator_of(store)));
+  return pool.describe();
 }
 
 Result<std::vector<PoolRegistration>> attach_and_try(const RegistrationCheck& check,
@@ -116,10 +91,10 @@ Result<std::vector<PoolRegistration>> attach_and_try(const RegistrationCheck& ch
                                                      const ClientCapabilities& client) {
   HITIDE_ASSIGN_OR_RETURN(CheckedPools pools, build_pools(check, &store));
   for (std::size_t p = 0; p < pools.host.size(); ++p) {
-    std::unique_ptr<HostPool>& host = pools.host[p];
+    HostPool* host = pools.host[p].get();
     if (host == nullptr) continue;
-    pools.to_register[p].move_to_store_memory = [&pool = check.model.pools[p], &host, &store] {
-      return move_to_store_memory(pool, store, host);
+    pools.to_register[p].move_to_store_memory = [host, &store] {
+      return move_to_store_memory(*host, store);
     };
   }
   StoreRegistrar registrar(store);

@@ -8,9 +8,11 @@
 
 #include <fmt/format.h>
 
+#include "storage/breaker.h"
 #include "storage/file/directory.h"
 #include "storage/file/file_store.h"
 #include "storage/memory/memory_store.h"
+#include "storage/mooncake/mooncake_store.h"
 #include "storage/null/null_store.h"
 
 namespace hitide {
@@ -47,24 +49,53 @@ Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& optio
   return std::unique_ptr<ObjectStore>(std::move(store));
 }
 
+Result<std::unique_ptr<ObjectStore>> open_memory_store(const StorageOptions& options) {
+  const std::uint64_t limit = options.bytes_max == 0 ? kMemoryDefaultBytes : options.bytes_max;
+  return std::unique_ptr<ObjectStore>(std::make_unique<MemoryStore>(limit));
+}
+
+Result<std::unique_ptr<ObjectStore>> open_null_store(const StorageOptions& options) {
+  static_cast<void>(options);
+  return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
+}
+
+// Behind a breaker: a store that is away costs no call any time.
+Result<std::unique_ptr<ObjectStore>> open_mooncake_store(const StorageOptions& options) {
+  HITIDE_ASSIGN_OR_RETURN(auto store, MooncakeStore::open(options.mooncake));
+  return std::unique_ptr<ObjectStore>(
+      std::make_unique<BreakerStore>(std::move(store), BreakerOptions()));
+}
+
+struct Backend {
+  std::string_view name;
+  Result<std::unique_ptr<ObjectStore>> (*open)(const StorageOptions& options);
+};
+constexpr Backend kBackends[] = {
+    {"file", open_file_store},
+    {"memory", open_memory_store},
+    {"mooncake", open_mooncake_store},
+    {"null", open_null_store},
+};
+
 }  // namespace
+
+std::vector<std::string_view> storage_backends() {
+  std::vector<std::string_view> names;
+  for (const Backend& backend : kBackends) names.push_back(backend.name);
+  return names;
+}
 
 std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes) {
   return std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost);
 }
 
 Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options) {
-  if (options.backend == "file") return open_file_store(options);
-  if (options.backend == "memory") {
-    const std::uint64_t limit = options.bytes_max == 0 ? kMemoryDefaultBytes : options.bytes_max;
-    return std::unique_ptr<ObjectStore>(std::make_unique<MemoryStore>(limit));
+  for (const Backend& backend : kBackends) {
+    if (options.backend == backend.name) return backend.open(options);
   }
-  if (options.backend == "null") {
-    return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
-  }
-  return Status(
-      StatusCode::invalid_argument,
-      fmt::format("there is no storage backend '{}': use file, memory or null", options.backend));
+  return Status(StatusCode::invalid_argument,
+                fmt::format("there is no storage backend '{}': use one of {}", options.backend,
+                            fmt::join(storage_backends(), ", ")));
 }
 
 }  // namespace hitide

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
+#include <vector>
 
 #include <hitide/object_store.h>
 #include <hitide/options.h>
@@ -11,18 +13,24 @@
 namespace hitide {
 
 // options.backend:
-//   "file"    the embedded file store in options.path, which must be given (the default directory
-//             is the caller's business); created where it is missing
-//   "memory"  in this process's memory, gone with it; bytes_max 0 means 1 GiB
-//   "null"    takes everything and keeps nothing
+//   "file"      the embedded file store in options.path, which must be given (the default directory
+//               is the caller's business); created where it is missing
+//   "memory"    in this process's memory, gone with it; bytes_max 0 means 1 GiB
+//   "mooncake"  options.mooncake, behind a breaker (storage/breaker.h); a store that does not
+//               answer yet is opened all the same
+//   "null"      takes everything and keeps nothing
 // bytes_max 0 means, for the file store, a tenth of the disk space that is free or taken by the
 // store itself, at most 64 GiB.
 //
 // invalid_argument: an unknown backend (also "none", which is no store), or no path;
 // failed_precondition: the directory cannot be used: not writable, locked by another process (the
 // message names it and the owner's process id where known), or written by a newer version;
-// resource_exhausted, unavailable: the disk or the limit of open files says no.
+// resource_exhausted, unavailable: the disk or the limit of open files says no. Of mooncake: see
+// MooncakeStore::open().
 Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options);
+
+// The names above.
+std::vector<std::string_view> storage_backends();
 
 // The rule for bytes_max = 0: free and used are bytes on the store's disk.
 std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes);

@@ -195,9 +195,9 @@ Status PoolRegistry::call_registrar(std::span<const MemoryRegion> regions) {
   const bool known = failure.ok();
   for (std::size_t i = 0; known && i < answers.size(); ++i) {
     if (answers[i].ok()) continue;
-    failure = answers[i].with_context("region " + std::to_string(i) + " of " +
-                                      std::to_string(regions.size()) + ", " +
-                                      std::to_string(regions[i].bytes.size()) + " bytes");
+    failure = answers[i].with_context(
+        fmt::format("region {} of {}, {} bytes at {}", i, regions.size(), regions[i].bytes.size(),
+                    static_cast<const void*>(regions[i].bytes.data())));
     break;
   }
   if (failure.ok()) return failure;

@@ -10,7 +10,8 @@ void RegistrarDouble::fail_at(std::size_t region, Answer answer, Status status) 
   faults_.push_back({.region = region, .answer = answer, .status = std::move(status)});
 }
 
-Status RegistrarDouble::take(std::span<std::byte> bytes) {
+Status RegistrarDouble::take(const MemoryRegion& region) {
+  const std::span<std::byte> bytes = region.bytes;
   if (bytes.data() == nullptr || bytes.empty()) {
     return Status(StatusCode::invalid_argument, "register_buffer answered -600: no buffer");
   }
@@ -19,6 +20,7 @@ Status RegistrarDouble::take(std::span<std::byte> bytes) {
       return Status(StatusCode::invalid_argument, "register_buffer answered -600: overlap");
     }
   }
+  if (real_ != nullptr) HITIDE_RETURN_IF_ERROR(real_->register_regions({&region, 1}).front());
   registered_.push_back(bytes);
   return ok_status();
 }
@@ -39,7 +41,7 @@ std::vector<Status> RegistrarDouble::register_regions(std::span<const MemoryRegi
     if (fault != faults_.end() && fault->answer == Answer::refuse) {
       answers.push_back(fault->status);
     } else {
-      answers.push_back(refuse_all_.ok() ? take(region.bytes) : refuse_all_);
+      answers.push_back(refuse_all_.ok() ? take(region) : refuse_all_);
     }
   }
   if (one_more) answers.emplace_back();
@@ -55,7 +57,7 @@ Status RegistrarDouble::unregister_region(std::span<std::byte> bytes) {
   }
   unregistered_.push_back(*known);
   registered_.erase(known);
-  return ok_status();
+  return real_ != nullptr ? real_->unregister_region(bytes) : ok_status();
 }
 
 }  // namespace hitide

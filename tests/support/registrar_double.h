@@ -1,4 +1,5 @@
-// RegistrarDouble: a store's client that takes registrations strictly and fails on command.
+// RegistrarDouble: a store's client that takes registrations strictly and fails on command; by
+// itself, or standing before a real one.
 //
 // Like a real client it refuses null and empty regions, and any that overlap what is registered,
 // the same region included. Threading: one thread at a time.
@@ -20,6 +21,9 @@ class RegistrarDouble final : public Registrar {
     nothing,      // an empty list of answers; all regions before it stay registered
     too_many,     // all registered, one answer too many
   };
+  // What is not refused on command is passed on to `real`, which must outlive this object.
+  explicit RegistrarDouble(Registrar* real = nullptr) : real_(real) {}
+
   // Once: when the region of this number (of all that were ever passed, from 0) comes.
   void fail_at(std::size_t region, Answer answer,
                Status status = Status(StatusCode::internal, "register_buffer answered -1"));
@@ -41,8 +45,9 @@ class RegistrarDouble final : public Registrar {
     Answer answer = Answer::refuse;
     Status status = {};
   };
-  Status take(std::span<std::byte> bytes);
+  Status take(const MemoryRegion& region);
 
+  Registrar* const real_;
   std::vector<Fault> faults_;
   Status refuse_all_;
   std::size_t calls_ = 0;
