@@ -10,6 +10,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "pool/host_memory.h"
 #include "storage/memory/memory_store.h"
 #include "tests/support/fault_store.h"
 #include "tests/support/registrar_double.h"
@@ -111,8 +112,8 @@ TEST_F(PoolRegistryTest, RegistersAllAndUnregistersInReverse) {
   EXPECT_FALSE(registry_->storage_on());
 }
 
-// K1 B001: the draft that lies outside the segment. What crashes elsewhere costs the draft its L3.
-TEST_F(PoolRegistryTest, ADraftOutsideTheSegmentLeavesTheTargetAlone) {
+// The draft that lies outside the segment. What crashes elsewhere costs the draft its L3.
+TEST_F(PoolRegistryTest, K1_B001_ADraftOutsideTheSegmentLeavesTheTargetAlone) {
   use({.staging_allowed = false});
   const auto rows = attach({target(2), draft(1, AllocatorKind::mmap)}, kStandalone);
   expect(rows[0], Verdict::ok, Path::zero_copy);
@@ -124,7 +125,7 @@ TEST_F(PoolRegistryTest, ADraftOutsideTheSegmentLeavesTheTargetAlone) {
 }
 
 // Every way in which a call can fail, for the draft and for the target, with and without staging.
-TEST_F(PoolRegistryTest, AFailingCallIsUndoneAndBecomesTheNextPath) {
+TEST_F(PoolRegistryTest, K1_B005_AFailingCallIsUndoneAndBecomesTheNextPath) {
   struct Failure {
     const char* what;
     Answer answer;
@@ -167,6 +168,80 @@ TEST_F(PoolRegistryTest, AFailingCallIsUndoneAndBecomesTheNextPath) {
   }
 }
 
+// A pool's memory as it is cut into regions, in the order of its slots.
+PoolMemory cut(const HostMemory& memory) {
+  PoolMemory told;
+  told.pool = "kv";
+  told.allocator = memory.allocator();
+  for (const HostSegment& segment : memory.segments()) {
+    told.regions.push_back({.bytes = segment.bytes, .fd = segment.fd.get()});
+  }
+  return told;
+}
+
+// K1 B007: a pool of several regions, of which one fails; no empty region at the end.
+TEST_F(PoolRegistryTest, K1_B007_ARegionThatFailsTakesTheOthersOfItsPoolBack) {
+  for (const auto& [slots, regions] : {std::pair{10u, 4u}, {9u, 3u}, {2u, 1u}}) {
+    SCOPED_TRACE(slots);
+    const auto memory = HostMemory::create(
+        {.stride_bytes = 4096, .slot_count = slots, .segment_bytes_max = 3 * 4096});
+    ASSERT_TRUE(memory.ok());
+    const PoolMemory told = cut(**memory);
+    ASSERT_EQ(told.regions.size(), regions);
+    EXPECT_EQ(told.bytes(), slots * 4096u);
+    for (const MemoryRegion& region : told.regions) EXPECT_FALSE(region.bytes.empty());
+    RegistrarDouble registrar;
+    PoolRegistry registry(registrar, {.staging_allowed = true});
+    warnings_.clear();
+    if (regions == 4) registrar.fail_at(2, Answer::refuse);
+    const PoolToRegister pool{.memory = told};
+    const auto rows = registry.attach({&pool, 1}, kEmbedded);
+    if (regions < 4) {
+      expect(rows[0], Verdict::ok, Path::zero_copy);
+      EXPECT_EQ(registrar.registered().size(), regions);
+      continue;
+    }
+    expect(rows[0], Verdict::register_failed, Path::staged);
+    EXPECT_EQ(warnings_.size(), 1u);
+    EXPECT_TRUE(warned_of("region 2 of 4")) << rows[0].reason;
+    EXPECT_TRUE(registrar.registered().empty());
+    ASSERT_EQ(registrar.unregistered().size(), 3u) << "the last one had been registered too";
+    for (std::size_t i = 0; i < 3; ++i) {
+      const std::size_t region[] = {3, 1, 0};
+      EXPECT_EQ(registrar.unregistered()[i].data(), told.regions[region[i]].bytes.data());
+    }
+  }
+}
+
+// K1 B009: 37 blocks of 768 KiB under a limit of 5 MiB: no block lies in two regions.
+TEST_F(PoolRegistryTest, K1_B009_EveryCutLiesOnABlockBoundary) {
+  constexpr std::uint64_t kBlock = 768u << 10;
+  constexpr std::uint32_t kBlocks = 37;
+  const auto memory = HostMemory::create(
+      {.stride_bytes = kBlock, .slot_count = kBlocks, .segment_bytes_max = 5u << 20});
+  ASSERT_TRUE(memory.ok());
+  const PoolMemory told = cut(**memory);
+  EXPECT_EQ(told.bytes(), kBlocks * kBlock);
+  std::uint32_t block = 0;
+  for (const MemoryRegion& region : told.regions) {
+    EXPECT_LE(region.bytes.size(), 5u << 20);
+    EXPECT_EQ(region.bytes.size() % kBlock, 0u);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(region.bytes.data()) % 4096, 0u);
+    for (std::uint64_t at = 0; at < region.bytes.size(); at += kBlock) {
+      EXPECT_EQ((*memory)->slot(block++).data(), region.bytes.data() + at);
+    }
+  }
+  EXPECT_EQ(block, kBlocks);
+  ASSERT_EQ(told.regions.size(), 7u);
+  double_.fail_at(5, Answer::throw_error);
+  expect(attach({told}, kEmbedded)[0], Verdict::register_failed, Path::staged);
+  EXPECT_TRUE(double_.registered().empty());
+  ASSERT_EQ(double_.unregistered().size(), 5u);
+  for (std::size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(double_.unregistered()[i].data(), told.regions[4 - i].bytes.data());
+  }
+}
+
 TEST_F(PoolRegistryTest, UndoingGoesInReverse) {
   double_.fail_at(2, Answer::throw_error);
   attach({target(5)}, kEmbedded);
@@ -197,8 +272,8 @@ TEST_F(PoolRegistryTest, TheModelIsTurnedOffAfterAnAttemptToo) {
   EXPECT_NE(rows[0].reason.find("required pool side"), std::string::npos);
 }
 
-// K2 B015: an anchor without a buffer is no error and is never registered.
-TEST_F(PoolRegistryTest, LogicalAnchorsAreMarkersOnly) {
+// An anchor without a buffer is no error and is never registered.
+TEST_F(PoolRegistryTest, K2_B015_LogicalAnchorsAreMarkersOnly) {
   for (const ClientCapabilities& with : {kEmbedded, kStandalone}) {
     const auto rows = attach({logical(), pool("c4", AllocatorKind::shm, 0, 2)}, with);
     expect(rows[0], Verdict::logical_no_buffer, Path::markers_only);
@@ -258,8 +333,8 @@ TEST_F(PoolRegistryTest, AdoptionFailsIntoStagingOtherwise) {
   EXPECT_TRUE(double_.registered().empty());
 }
 
-// K1 B003: counted, usable until the last unregister; a surplus one changes nothing.
-TEST_F(PoolRegistryTest, TheSameRegionAgainIsCounted) {
+// Usable until the last unregister; a surplus one changes nothing.
+TEST_F(PoolRegistryTest, K1_B003_TheSameRegionAgainIsCounted) {
   attach({target()}, kEmbedded);
   PoolMemory twin = target();
   twin.pool = "twin";
