@@ -1,5 +1,6 @@
 #include "runtime/storage_tier.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -13,6 +14,9 @@ namespace {
 constexpr Duration kFirstAttachWait = std::chrono::seconds(10);
 // How soon a tier that waits for its store notices that it is to stop.
 constexpr Duration kPollTime = std::chrono::milliseconds(250);
+// Between tries to register memory that the client has refused.
+constexpr Duration kFirstRetryPause = std::chrono::seconds(1);
+constexpr Duration kRetryPauseMax = std::chrono::seconds(60);
 
 std::string place_of(const StorageOptions& options, const std::string& backend) {
   if (backend == "file") return options.path;
@@ -61,7 +65,7 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks) {
     return;
   }
   page_store_ = std::make_unique<PageStore>(*opened_.store, model);
-  if (opened_.client.reachable && opened_.client.kind != ClientKind::standalone) {
+  if (opened_.client.kind == ClientKind::local) {
     attach();
   } else {
     thread_ = std::thread([this] { run(); });
@@ -72,24 +76,34 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks) {
   pool_in_use_ = true;
 }
 
-// One try after the other, until L3 is on, cannot be, or is not wanted any more.
+// One try after the other, until there is nothing left to gain or the tier is not wanted any more.
 void StorageTier::run() {
-  while (true) {
+  Duration pause = kFirstRetryPause;
+  do {
     attach();
-    {
-      const std::lock_guard lock(mutex_);
-      if (stopping_ || status_ != StorageStatus::waiting) return;
-    }
-    Status ready(StatusCode::unavailable, "not asked");
-    while (!ready.ok()) {
-      ready = opened_.store->wait_until_ready(soon(kPollTime));
-      std::unique_lock lock(mutex_);
-      // A store that says no at once is asked in peace.
-      const auto stopping = [this] { return stopping_; };
-      if (!ready.ok() ? changed_.wait_until(lock, soon(kPollTime), stopping) : stopping_) return;
-    }
-    opened_.client = client_of(*opened_.store);
+  } while (wait_for_next_try(pause));
+}
+
+// False: there is none.
+bool StorageTier::wait_for_next_try(Duration& pause) {
+  std::unique_lock lock(mutex_);
+  const auto stopping = [this] { return stopping_; };
+  if (status_ != StorageStatus::waiting) {
+    // What a client refuses once it may take later: a part of the store may just have died.
+    const bool refused = rows_.front().verdict == RegistrationVerdict::register_failed;
+    if (!refused || changed_.wait_until(lock, soon(pause), stopping)) return false;
+    pause = std::min(2 * pause, kRetryPauseMax);
   }
+  for (Status ready(StatusCode::unavailable, ""); !ready.ok();) {
+    lock.unlock();
+    ready = opened_.store->wait_until_ready(soon(kPollTime));
+    lock.lock();
+    // A store that says no at once is asked in peace.
+    if (!ready.ok() && changed_.wait_until(lock, soon(kPollTime), stopping)) return false;
+    if (stopping_) return false;
+  }
+  opened_.client = client_of(*opened_.store);
+  return true;
 }
 
 // Registers the pool and starts the lanes.
@@ -101,32 +115,37 @@ void StorageTier::attach() {
   }
   pool.move_to_store_memory = [this] { return move_to_store_memory(); };
   const std::vector<PoolRegistration> rows = registry_->attach(std::span(&pool, 1), opened_.client);
-  std::unique_ptr<TransferEngine> lanes;
+  std::unique_ptr<TransferEngine> fresh;
   Status status;
-  if (storage_on(rows)) {
-    TransferOptions transfer;
-    transfer.threads = options_.storage.threads;
-    transfer.batch_pages = options_.policy.storage_batch_pages;
-    auto started = TransferEngine::start(*page_store_, *pool_, transfer, hooks_.on_completion);
-    status = started.status();
-    if (started.ok()) lanes = std::move(started).value();
-  } else {
+  if (!storage_on(rows)) {
     status = Status(StatusCode::unavailable, rows.front().reason);
+  } else if (!lanes_) {
+    status = start_lanes(fresh);
   }
-  const bool on = lanes != nullptr;
-  if (!on && storage_on(rows)) {
-    log_warning("storage_off", {{"backend", backend_}, {"reason", status.to_string()}});
-  }
-  if (on) hooks_.on_attached(*lanes);
+  const bool on = status.ok();
+  if (fresh) hooks_.on_attached(*fresh);
   const std::lock_guard lock(mutex_);
   const bool down = !on && rows.front().verdict == RegistrationVerdict::client_down;
+  if (on && tried_ && status_ != StorageStatus::on) log_info("storage_on", {{"backend", backend_}});
   status_ = on ? StorageStatus::on : down ? StorageStatus::waiting : StorageStatus::off;
   detail_ = on ? place_ : std::string(status.message());
   rows_ = rows;
-  lanes_ = std::move(lanes);
-  if (on && tried_) log_info("storage_on", {{"backend", backend_}});
+  if (fresh) lanes_ = std::move(fresh);
   tried_ = true;
   changed_.notify_all();
+}
+
+Status StorageTier::start_lanes(std::unique_ptr<TransferEngine>& lanes) {
+  TransferOptions options;
+  options.threads = options_.storage.threads;
+  options.batch_pages = options_.policy.storage_batch_pages;
+  auto started = TransferEngine::start(*page_store_, *pool_, options, hooks_.on_completion);
+  if (started.ok()) {
+    lanes = std::move(started).value();
+    return {};
+  }
+  log_warning("storage_off", {{"backend", backend_}, {"reason", started.status().to_string()}});
+  return started.status();
 }
 
 Result<PoolMemory> StorageTier::move_to_store_memory() {

@@ -2,8 +2,10 @@
 // (<hitide/registration.h>), and runs the lanes.
 //
 //   store answers? --> attach: register the pool --> lanes run --> on
-//        | not yet: asked again, on a thread of its own, until it does or stop()
+//        | not yet: asked again, until it does     | refused: tried again, meanwhile staged
 //        | never:   off
+//
+// Stores of other processes are attached on a thread of the tier.
 //
 // No failure fails the start of a cache: it costs L3, or the zero-copy path, and is said once.
 //
@@ -69,7 +71,9 @@ class StorageTier {
 
  private:
   void attach();
+  Status start_lanes(std::unique_ptr<TransferEngine>& lanes);
   void run();
+  bool wait_for_next_try(Duration& pause);
   Result<PoolMemory> move_to_store_memory();
 
   OpenedStore opened_;

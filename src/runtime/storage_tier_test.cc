@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <atomic>
+#include <climits>
 #include <condition_variable>
 #include <functional>
 #include <map>
@@ -53,7 +54,7 @@ class ClientDouble final : public ObjectStore {
   Status register_memory(const MemoryRegion& region) override {
     const std::lock_guard lock(mutex_);
     const bool own = handed_out_.contains(region.bytes.data());
-    if (!own && !register_answer.ok()) return register_answer;
+    if (!own && !register_answer.ok() && refusals-- > 0) return register_answer;
     ++registered_;
     return {};
   }
@@ -96,6 +97,7 @@ class ClientDouble final : public ObjectStore {
 
   // Before the store is given away.
   Status register_answer;
+  int refusals = INT_MAX;  // so often it is given
   bool hands_out_memory = true;
 
  private:
@@ -199,6 +201,21 @@ TEST(StorageTier, ARefusedRegistrationIsStaged) {
   EXPECT_EQ(row_of(rig).path, RegistrationPath::staged);
   EXPECT_NE(row_of(rig).reason.find("-1"), std::string::npos);
   EXPECT_EQ(doubled.store.registered(), 0);
+  expect_storage_serves(rig);
+}
+
+TEST(StorageTier, MemoryThatWasRefusedOnceIsTriedAgain) {
+  Doubled doubled(ClientKind::standalone);
+  doubled.store.register_answer = Status(StatusCode::unavailable, "put answered -800");
+  doubled.store.refusals = 2;
+  Rig rig(small_options(), std::move(doubled.owned));
+  EXPECT_EQ(row_of(rig).path, RegistrationPath::staged);
+  const TimePoint deadline = soon();
+  while (row_of(rig).path != RegistrationPath::zero_copy &&
+         std::chrono::steady_clock::now() < deadline) {
+    expect_storage_serves(rig);
+  }
+  EXPECT_EQ(row_of(rig).verdict, RegistrationVerdict::ok);
   expect_storage_serves(rig);
 }
 

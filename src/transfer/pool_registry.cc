@@ -35,10 +35,21 @@ std::string_view effect(const PoolRegistration& row) {
                       : "this pool has no L3; all others go on";
 }
 
-void warn(std::span<const PoolRegistration> rows) {
+// Says what has changed since `before`.
+void report(std::span<const PoolRegistration> rows, std::span<const PoolRegistration> before) {
   bool client_reported = false;
   for (const PoolRegistration& row : rows) {
-    if (is_good(row.verdict)) continue;
+    const auto known = std::find_if(before.begin(), before.end(),
+                                    [&](const auto& other) { return other.pool == row.pool; });
+    const bool is_new = known == before.end();
+    if (!is_new && known->verdict == row.verdict && known->path == row.path) continue;
+    if (is_good(row.verdict)) {
+      if (is_new) continue;
+      log_info(
+          "pool_registration",
+          {{"pool", row.pool}, {"verdict", to_string(row.verdict)}, {"path", to_string(row.path)}});
+      continue;
+    }
     if (is_of_client(row.verdict)) {
       if (!client_reported) {
         log_warning("storage_off", {{"client", to_string(row.client)},
@@ -77,6 +88,7 @@ std::vector<PoolRegistration> PoolRegistry::attach(std::span<const PoolToRegiste
   const std::lock_guard lock(mutex_);
   std::vector<PoolMemory> memories;
   for (const PoolToRegister& pool : pools) memories.push_back(pool.memory);
+  const std::vector<PoolRegistration> before = rows_;
   const std::vector<PoolRegistration> asked = ask_pools(memories, client, rules_, registered());
   enter(asked);
   const std::size_t holds_before = holds_.size();
@@ -97,7 +109,7 @@ std::vector<PoolRegistration> PoolRegistry::attach(std::span<const PoolToRegiste
   }
   std::vector<PoolRegistration> answer;
   for (const PoolToRegister& pool : pools) answer.push_back(*row_of(pool.memory.pool));
-  warn(answer);
+  report(answer, before);
   return answer;
 }
 

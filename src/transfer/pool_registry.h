@@ -52,9 +52,9 @@ class PoolRegistry {
   PoolRegistry& operator=(const PoolRegistry&) = delete;
 
   // One row for each of `pools`, in order. Logs one warning for each pool that is worse off than it
-  // could be, and one line where the whole client is. If a required pool ends off, so does every
-  // other; then the new ones are unregistered again, while earlier ones stay as they are until the
-  // caller, who has to end L3 first, detaches them.
+  // could be, and one line where the whole client is; of pools that it knows, changes alone. If a
+  // required pool ends off, so does every other; then the new ones are unregistered again, while
+  // earlier ones stay as they are until the caller, who has to end L3 first, detaches them.
   std::vector<PoolRegistration> attach(std::span<const PoolToRegister> pools,
                                        const ClientCapabilities& client);
 
