@@ -10,6 +10,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 import types
 
 import pytest
@@ -25,9 +26,13 @@ metrics = importlib.import_module("hitide.store_agent.metrics")
 owner = importlib.import_module("hitide.store_agent.owner")
 segments = importlib.import_module("hitide.store_agent.segments")
 server = importlib.import_module("hitide.store_agent.server")
+watch = importlib.import_module("hitide.store_agent.watch")
 
+# Where the store would be: something that takes connections.
+LISTENER = socket.create_server(("127.0.0.1", 0), backlog=1024)
+SERVER = f"127.0.0.1:{LISTENER.getsockname()[1]}"
 OPTIONS = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
-           "device_name": "", "master_server_address": "127.0.0.1:1"}
+           "device_name": "", "master_server_address": SERVER}
 
 
 class ReplicateConfig:
@@ -57,6 +62,8 @@ class Client:
         if call in ("get", "put"):
             assert len(set(keys)) == len(keys), "duplicates in a batch"
         self.world.calls.append((call, list(keys)))
+        if call in self.world.hooks:
+            return self.world.hooks[call]()
         answer = self.world.answers.pop(call, None)
         if isinstance(answer, Exception):
             raise answer
@@ -148,6 +155,7 @@ class World:
         self.setups, self.calls, self.registered = [], [], []
         self.objects, self.groups, self.answers, self.segments = {}, {}, {}, {}
         self.refuses_memory = False
+        self.hooks = {}  # call: function that answers, None for the usual answer
         self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
                                              MooncakeDistributedStore=lambda: Client(self),
                                              MooncakeHostMemAllocator=lambda: Allocator(self))
@@ -292,7 +300,7 @@ def test_a_failed_set_up_can_be_tried_again(world):
     world.setup_code = 0
     assert guarded.setup({**OPTIONS, "tenant_id": "t"}) == 0
     args, tenant = world.setups[-1]
-    assert args == ("h", "P2PHANDSHAKE", 0, 0, "tcp", "", "127.0.0.1:1")
+    assert args == ("h", "P2PHANDSHAKE", 0, 0, "tcp", "", SERVER)
     assert tenant == "t"
 
 
@@ -496,7 +504,7 @@ def test_bytes_go_through_shared_memory(peer, world, region_fd):
     assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED] * 3
 
 
-THIN = {"standalone_storage": "1", "client_server_address": "127.0.0.1:9"}
+THIN = {"standalone_storage": "1", "client_server_address": SERVER}
 
 
 @pytest.fixture
@@ -515,7 +523,7 @@ def code_of(answer):
 
 def test_a_thin_client_adopts_whole_memory_files(thin_peer, world, region_fd):
     peer = thin_peer
-    assert world.setups == [("dummy", "127.0.0.1:9")]
+    assert world.setups == [("dummy", SERVER)]
     os.pwrite(region_fd, b"payload", 100)
     for part in (frames.MEMORY.pack(5, 4096, 8192), frames.MEMORY.pack(5, 0, 8192)):
         assert peer.call(frames.ADD_MEMORY, part, region_fd)[0] == frames.BAD_REQUEST
@@ -701,6 +709,171 @@ def test_shutdown_is_answered_and_ends(peer):
     assert peer.call(frames.SHUTDOWN) == (frames.OK, b"")
     peer.thread.join(20)
     assert not peer.thread.is_alive()
+
+
+# ---- a store that is away ------------------------------------------------------------------------
+
+
+class Master:
+    """Something that listens, until it is killed."""
+
+    def __init__(self):
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=16)
+        self.address = self.listener.getsockname()
+        self.accepted = []
+        self.accept()
+
+    def accept(self):
+        def run(listener):
+            try:
+                while True:
+                    self.accepted.append(listener.accept()[0])
+            except OSError:
+                pass  # killed
+
+        threading.Thread(target=run, args=(self.listener,), daemon=True).start()
+
+    def kill(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        while self.accepted:
+            self.accepted.pop().close()
+
+    def come_back(self):
+        self.listener = socket.create_server(self.address, backlog=16)
+        self.accept()
+
+
+@pytest.fixture
+def master():
+    master = Master()
+    yield master
+    master.kill()
+
+
+def until(condition):
+    end = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < end
+        threading.Event().wait(0.001)
+
+
+def watched_lane(world, master):
+    """(control, lane) of a server whose store is at `master`."""
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    host, port = master.address
+    options = {**OPTIONS, "master_server_address": f"{host}:{port}"}
+    assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == 0
+    near, far = socket.socketpair()
+    near.settimeout(20)
+    assert peer.call(frames.ADD_LANE, fd=far.fileno())[0] == frames.OK
+    far.close()
+    return peer, near
+
+
+def ask(lane, peer, keys):
+    lane.sendall(frames.encode(frames.EXISTS, 5, 0, frames.encode_keys(keys)))
+    _, request, status, body = peer.receive(lane)
+    assert (request, status) == (5, frames.OK)
+    return frames.decode_results(body)[0]
+
+
+def test_set_up_of_a_store_that_is_away_is_told_at_once(peer, world, master):
+    master.kill()
+    host, port = master.address
+    options = frames.encode_pairs({**OPTIONS, "master_server_address": f"{host}:{port}"})
+    for _ in range(2):
+        assert code_of(peer.call(frames.SETUP, options)) == frames.STORE_AWAY
+    assert not world.setups, "the client was not asked"
+    master.come_back()
+    assert code_of(peer.call(frames.SETUP, options)) == 0
+
+
+def test_calls_are_refused_while_the_master_is_away(world, master):
+    peer, lane = watched_lane(world, master)
+    assert ask(lane, peer, [b"a", b"b"]) == [0, 0]
+    until(lambda: master.accepted)
+    master.kill()
+    until(lambda: ask(lane, peer, [b"a", b"b"]) == [frames.STORE_AWAY] * 2)
+    before = len(world.calls)
+    assert ask(lane, peer, [b"a"]) == [frames.STORE_AWAY]
+    assert len(world.calls) == before, "the client is not asked"
+    master.come_back()
+    until(lambda: ask(lane, peer, [b"a"]) == [0])
+
+
+# A query that hangs is answered in the client's place, and its lane goes on.
+def test_a_query_in_flight_is_answered_when_the_master_goes_away(world, master):
+    peer, lane = watched_lane(world, master)
+    until(lambda: master.accepted)
+    hanging, go_on = threading.Event(), threading.Event()
+
+    def hang():
+        hanging.set()
+        assert go_on.wait(20)
+        return None
+
+    world.hooks["exists"] = hang
+    lane.sendall(frames.encode(frames.EXISTS, 5, 0, frames.encode_keys([b"a", b"b"])))
+    assert hanging.wait(20)
+    del world.hooks["exists"]
+    master.kill()
+    _, request, status, body = peer.receive(lane)
+    assert (request, status) == (5, frames.OK)
+    assert frames.decode_results(body)[0] == [frames.STORE_AWAY] * 2
+    assert ask(lane, peer, [b"a"]) == [frames.STORE_AWAY]
+    go_on.set()
+    master.come_back()
+    until(lambda: ask(lane, peer, [b"a"]) == [0])
+    assert ask(lane, peer, [b"a"] * 3) == [0] * 3, "and no old answer comes later"
+
+
+# A daemon without a master lets clients in, and can do nothing for them.
+def test_set_up_waits_until_the_store_answers(world, master):
+    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
+    host, port = master.address
+    options = frames.encode_pairs({**THIN, "client_server_address": f"{host}:{port}"})
+    world.hooks["exists"] = lambda: [-900]
+    for _ in range(2):
+        assert code_of(peer.call(frames.SETUP, options)) == frames.STORE_AWAY
+    assert len(world.setups) == 1, "once is enough"
+    del world.hooks["exists"]
+    assert code_of(peer.call(frames.SETUP, options)) == 0
+    assert peer.call(frames.SETUP, options)[0] == frames.BAD_REQUEST
+
+
+# A store that takes connections and answers nothing: stopped, or not started up yet.
+def test_a_store_that_answers_nothing_is_away(world, master):
+    peer, lane = watched_lane(world, master)
+    silent = threading.Event()
+    silent.set()
+
+    def refuse():
+        return [-901] * 1 if silent.is_set() else None
+
+    world.hooks["exists"] = refuse
+    assert ask(lane, peer, [b"a"]) == [-901]
+    until(lambda: ask(lane, peer, [b"a"]) == [frames.STORE_AWAY])
+    silent.clear()
+    until(lambda: ask(lane, peer, [b"a"]) == [0])
+
+
+def test_a_master_that_comes_back_before_it_is_missed_is_not_away(world, master):
+    served = watch.Watch(master.address, lambda: True)
+    served.start()
+    until(lambda: master.accepted)
+    first = master.accepted.pop()
+    first.close()
+    until(lambda: master.accepted)
+    assert not served.away
+
+
+def test_addresses_are_read():
+    assert watch.parse_server("h:1") == ("h", 1)
+    assert watch.parse_server("[::1]:50051") == ("::1", 50051)
+    for text in ("", "h", "h:", ":1", "h:x"):
+        with pytest.raises(frames.RequestError):
+            watch.parse_server(text)
 
 
 # ---- metrics and owner ---------------------------------------------------------------------------

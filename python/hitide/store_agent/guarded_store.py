@@ -6,15 +6,17 @@ keys in a batch, sizes of zero, answers that are too many. None of that gets pas
 
 import time
 
-from hitide.store_agent import frames
+from hitide.store_agent import frames, watch
 from hitide.store_agent.segments import Segments
 
 NO_SPACE = -200
 BAD_PARAMETERS = -600
 NOT_FOUND = -704
+SUSPICIOUS = (-1, -900, -901)  # the client could not ask the store
 SETTINGS = ("local_hostname", "metadata_server", "protocol", "device_name",
             "master_server_address")
 THIN_SETTINGS = ("client_server_address",)
+PROBE_KEY = b"hitide/probe"
 NO_SPACE_TRIES = 3
 NO_SPACE_PAUSE_S = 0.015
 
@@ -46,6 +48,13 @@ class GuardedStore:
     @property
     def ready(self):
         return self._store is not None
+
+    @staticmethod
+    def server(options):
+        """(host, port) of where the client's calls go."""
+        thin = options.get("standalone_storage") == "1"
+        name = "client_server_address" if thin else "master_server_address"
+        return watch.parse_server(options.get(name, ""))
 
     def setup(self, options):
         """0, or the client's code: the object can be set up again then."""
@@ -82,6 +91,10 @@ class GuardedStore:
         if self.thin:
             return self.segments.drop(base)
         return int(self._client().unregister_buffer(base)) if self._registers else 0
+
+    def answers(self):
+        """True where the store can be asked; takes as long as the client does."""
+        return int(self._client().batch_is_exist([PROBE_KEY])[0]) >= 0
 
     def exists(self, keys):
         """1 there, 0 not, or a code."""

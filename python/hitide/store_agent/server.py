@@ -7,10 +7,12 @@ import threading
 import time
 import traceback
 
-from hitide.store_agent import frames, metrics
+from hitide.store_agent import frames, metrics, watch
+from hitide.store_agent.guarded_store import SUSPICIOUS
 from hitide.store_agent.memory import Memory
 
 LANES_MAX = 64
+MEMORY_FREE = (frames.EXISTS, frames.REMOVE)  # calls that touch no memory of the cache's
 
 
 def _receive(connection, view):
@@ -43,6 +45,69 @@ def _receive_with_fd(connection, view):
     return fd
 
 
+class Lane:
+    """A connection for calls. The call in flight may be answered by the watch in the client's
+    place; then another thread goes on with the connection, and the first ends when the client lets
+    it go."""
+
+    def __init__(self, serve, watch_of, connection):
+        # `serve` serves until the connection ends; `watch_of` answers the watch, or None.
+        self._serve = serve
+        self._watch_of = watch_of
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._abandoned = False
+        self._watch = self._call = None
+
+    def start(self):
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self):
+        try:
+            self._serve(self._connection, self)
+        except OSError as error:
+            print(f"lane: {error}", file=sys.stderr, flush=True)
+        finally:
+            if not self._abandoned:
+                self._connection.close()
+
+    def begin(self, kind, request, body):
+        """Before the call is carried out."""
+        self._watch = self._watch_of()
+        if self._watch is None:
+            return
+        abandon = None
+        if kind in MEMORY_FREE and len(body) >= frames.COUNT.size:
+            count = frames.COUNT.unpack_from(body)[0]
+            if count <= frames.ITEMS_MAX:
+                abandon = lambda call: self._abandon(call, kind, request, count)
+        with self._lock:
+            self._call = self._watch.begin(abandon)
+
+    def end(self, frame):
+        """Sends the reply. False: the call was abandoned, and this thread has to end."""
+        if self._watch is not None:
+            self._watch.end(self._call)
+        with self._lock:
+            if self._abandoned:
+                return False
+            self._call = None
+        self._connection.sendall(frame)
+        return True
+
+    def _abandon(self, call, kind, request, count):
+        with self._lock:
+            if self._call is not call or self._abandoned:
+                return  # it has just ended
+            self._abandoned = True
+        body = frames.encode_results([frames.STORE_AWAY] * count)
+        try:
+            self._connection.sendall(frames.encode(kind | frames.REPLY, request, frames.OK, body))
+        except OSError:
+            pass  # the next one on this connection sees it too
+        Lane(self._serve, self._watch_of, self._connection).start()
+
+
 class Answer:
     """A body with a descriptor that goes along."""
 
@@ -67,6 +132,8 @@ class Server:
         self._memory = Memory()
         self._options = {}
         self._lanes = 0
+        self._watch = None  # once the store has answered
+        self._waiting = None  # the same, before
         self._calls = {
             frames.EXISTS: self._exists, frames.GET: self._get, frames.PUT: self._put,
             frames.REMOVE: self._remove,
@@ -82,17 +149,8 @@ class Server:
         """Until the other side closes, asks for the end, or breaks the protocol."""
         self._serve(connection, self._controls)
 
-    def _serve_lane(self, connection):
-        try:
-            self._serve(connection, {call: lambda body, _fd, do=do: do(body, -1)
-                                     for call, do in self._calls.items()})
-        except OSError as error:
-            print(f"lane: {error}", file=sys.stderr, flush=True)
-        finally:
-            connection.close()
-
-    def _serve(self, connection, calls):
-        control = calls is self._controls
+    def _serve(self, connection, calls, lane=None):
+        control = lane is None
         header = memoryview(bytearray(frames.HEADER.size))
         buffer = memoryview(bytearray(64 << 10))
         while True:
@@ -112,8 +170,14 @@ class Server:
                 if control and kind == frames.SHUTDOWN:
                     connection.sendall(frames.encode(kind | frames.REPLY, request))
                     return
+                if lane is not None:
+                    lane.begin(kind, request, body)
                 status, answer, sent = self._carry_out(calls, kind, body, fd)
-                _send(connection, frames.encode(kind | frames.REPLY, request, status, answer), sent)
+                frame = frames.encode(kind | frames.REPLY, request, status, answer)
+                if lane is None:
+                    _send(connection, frame, sent)
+                elif not lane.end(frame):
+                    return  # somebody else goes on here
             except EOFError:
                 return
             except frames.FrameError as error:
@@ -155,18 +219,41 @@ class Server:
 
     def _setup(self, body, _fd):
         options = frames.decode_pairs(body)
+        store = self._needed()
         start = time.perf_counter_ns()
-        code = self._needed().setup(options)
-        if code == 0:
-            self._options = options
+        code = self._set_up(store, options)
         return frames.encode_results([code], (time.perf_counter_ns() - start) // 1000)
+
+    def _set_up(self, store, options):
+        """0, the client's code, or STORE_AWAY: ask again later then."""
+        if self._watch is not None:
+            raise frames.RequestError("set up already")
+        if not store.ready:
+            # The client takes seconds to find out what a connection tells at once.
+            reached = watch.connect(store.server(options))
+            if reached is None:
+                return frames.STORE_AWAY
+            reached.close()
+            code = store.setup(options)
+            if code != 0:
+                return code
+            self._options = options
+            self._waiting = watch.Watch(store.server(options), store.answers)
+        # That a daemon lets the client in does not say that it has a master.
+        if not self._waiting.start():
+            return frames.STORE_AWAY
+        self._watch = self._waiting
+        return 0
 
     def _add_lane(self, _body, fd):
         if fd < 0 or self._lanes >= LANES_MAX:
             raise frames.RequestError(f"no descriptor came along, or there are {LANES_MAX} lanes")
         connection = socket.socket(fileno=os.dup(fd))
         self._lanes += 1
-        threading.Thread(target=self._serve_lane, args=(connection,), daemon=True).start()
+        lane_calls = {call: lambda body, _fd, do=do: do(body, -1)
+                      for call, do in self._calls.items()}
+        Lane(lambda end, lane: self._serve(end, lane_calls, lane), lambda: self._watch,
+             connection).start()
         return frames.encode_results([0])
 
     def _add_memory(self, body, fd):
@@ -209,28 +296,36 @@ class Server:
 
     def _exists(self, body, _fd):
         keys = frames.decode_keys(body)
-        start = time.perf_counter_ns()
-        results = self._needed().exists(keys)
-        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+        return self._results(len(keys), lambda store: store.exists(keys))
 
     def _remove(self, body, _fd):
         keys = frames.decode_keys(body)
-        start = time.perf_counter_ns()
-        results = self._needed().remove(keys)
-        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+        return self._results(len(keys), lambda store: store.remove(keys))
 
     def _get(self, body, _fd):
         places, keys, _ = frames.decode_items(body)
         addresses, held = self._memory.resolve(places)
-        start = time.perf_counter_ns()
-        results = self._needed().get(keys, addresses, [place[2] for place in places])
+        answer = self._results(len(keys), lambda store: store.get(
+            keys, addresses, [place[2] for place in places]))
         del held
-        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+        return answer
 
     def _put(self, body, _fd):
         places, keys, groups = frames.decode_items(body)
         addresses, held = self._memory.resolve(places)
-        start = time.perf_counter_ns()
-        results = self._needed().put(keys, addresses, [place[2] for place in places], groups)
+        answer = self._results(len(keys), lambda store: store.put(
+            keys, addresses, [place[2] for place in places], groups))
         del held
-        return frames.encode_results(results, (time.perf_counter_ns() - start) // 1000)
+        return answer
+
+    def _results(self, count, call):
+        """The body of a reply to a call of `count` items."""
+        store = self._needed()
+        if self._watch is not None and self._watch.away:
+            return frames.encode_results([frames.STORE_AWAY] * count)
+        start = time.perf_counter_ns()
+        results = call(store)
+        micros = (time.perf_counter_ns() - start) // 1000
+        if self._watch is not None and any(code in SUSPICIOUS for code in results):
+            self._watch.suspect()
+        return frames.encode_results(results, micros)

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "storage/mooncake/codes.h"
 
 namespace hitide {
 namespace {
@@ -38,36 +39,44 @@ AgentSession::~AgentSession() = default;
 Result<std::shared_ptr<AgentSession>> AgentSession::start(const AgentConfig& config) {
   HITIDE_ASSIGN_OR_RETURN(auto process, ChildProcess::start(config.command));
   std::shared_ptr<AgentSession> session(new AgentSession(std::move(process), config.control_limit));
-  const Status status = session->handshake(config, now() + config.start_limit);
+  const Status status = session->say_hello(now() + config.start_limit);
   if (!status.ok()) return not_started(*session->process_, status);
-  // The client grumbles while it starts; what it says from now on may be a reason.
-  session->process_->drain_errors();
-  session->process_->forget_errors();
   return session;
 }
 
-Status AgentSession::handshake(const AgentConfig& config, TimePoint deadline) {
+Status AgentSession::say_hello(TimePoint deadline) {
   const Result<FrameBytes> hello = control_.call({.call = AgentCall::hello}, deadline);
-  if (!hello.ok()) {
-    const StatusCode code = hello.status().code();
-    // An interpreter that ends before it has said anything will do so again.
-    const bool hopeless = code == StatusCode::unavailable || code == StatusCode::data_loss;
-    return Status(hopeless ? StatusCode::failed_precondition : code,
-                  std::string(hello.status().message()));
-  }
-  HITIDE_RETURN_IF_ERROR(set_up(config, deadline));
-  return add_lanes(config, deadline);
+  if (hello.ok()) return {};
+  const StatusCode code = hello.status().code();
+  // An interpreter that ends before it has said anything will do so again.
+  const bool hopeless = code == StatusCode::unavailable || code == StatusCode::data_loss;
+  return Status(hopeless ? StatusCode::failed_precondition : code,
+                std::string(hello.status().message()));
 }
 
-Status AgentSession::set_up(const AgentConfig& config, TimePoint deadline) {
+Status AgentSession::set_up(const AgentConfig& config, bool& away) {
+  const TimePoint deadline = now() + config.start_limit;
+  Status status = call_set_up(config, deadline, away);
+  if (away) return status;
+  if (status.ok()) status = add_lanes(config, deadline);
+  if (!status.ok()) return not_started(*process_, status);
+  // The client grumbles while it starts; what it says from now on may be a reason.
+  process_->drain_errors();
+  process_->forget_errors();
+  return {};
+}
+
+Status AgentSession::call_set_up(const AgentConfig& config, TimePoint deadline, bool& away) {
   const FrameBytes body = encode_pairs(config.setup);
   HITIDE_ASSIGN_OR_RETURN(const FrameBytes answer,
                           control_.call({.call = AgentCall::setup, .body = body}, deadline));
   HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(answer, 1));
   if (codes[0] == 0) return {};
+  away = codes[0] == kStoreAway;
   return Status(
       StatusCode::unavailable,
-      fmt::format("set-up of the store's client answered {}: is the master up?", codes[0]));
+      away ? std::string("nobody answers where the store should be: is it up?")
+           : fmt::format("set-up of the store's client answered {}: is the master up?", codes[0]));
 }
 
 Status AgentSession::add_lanes(const AgentConfig& config, TimePoint deadline) {

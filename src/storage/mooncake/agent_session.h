@@ -36,9 +36,13 @@ struct AgentConfig {
 
 class AgentSession {
  public:
-  // failed_precondition: the program, the package or a library is missing (do not just retry);
-  // unavailable: the store did not let the client in.
+  // Not set up yet. failed_precondition: the program, the package or a library is missing (do not
+  // just retry).
   static Result<std::shared_ptr<AgentSession>> start(const AgentConfig& config);
+  // Before anything else. unavailable: the store did not let the client in. `away`: nobody answers
+  // where it should be; the agent goes on, and may be asked again. After any other failure it is
+  // gone.
+  Status set_up(const AgentConfig& config, bool& away);
   ~AgentSession();
   AgentSession(const AgentSession&) = delete;
   AgentSession& operator=(const AgentSession&) = delete;
@@ -67,8 +71,8 @@ class AgentSession {
   };
 
   AgentSession(std::unique_ptr<ChildProcess> process, Duration control_limit);
-  Status handshake(const AgentConfig& config, TimePoint deadline);
-  Status set_up(const AgentConfig& config, TimePoint deadline);
+  Status say_hello(TimePoint deadline);
+  Status call_set_up(const AgentConfig& config, TimePoint deadline, bool& away);
   Status add_lanes(const AgentConfig& config, TimePoint deadline);
   Result<FrameBytes> judge(Result<FrameBytes> answer, const AgentSocket& socket, Duration limit);
 

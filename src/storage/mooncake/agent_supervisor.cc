@@ -1,8 +1,6 @@
 #include "storage/mooncake/agent_supervisor.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -15,6 +13,9 @@ namespace {
 
 constexpr Duration kPauseFirst = std::chrono::milliseconds(100);
 constexpr Duration kPauseMax = std::chrono::seconds(5);
+// Between two looks at a store that is away, each of which costs a connection.
+constexpr Duration kAwayPauseFirst = std::chrono::milliseconds(100);
+constexpr Duration kAwayPauseMax = std::chrono::milliseconds(500);
 // An agent that ran this long did not fail at the start.
 constexpr Duration kHealthyFor = std::chrono::seconds(10);
 
@@ -26,28 +27,16 @@ AgentSupervisor::AgentSupervisor(AgentConfig config, OnStart on_start, OnEnd on_
     : config_(std::move(config)),
       on_start_(std::move(on_start)),
       on_end_(std::move(on_end)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
       status_(StatusCode::unavailable, "the store agent is starting") {
-  thread_ = std::thread([this] { run(); });
+  thread_.start([this] { run(); });
 }
 
 AgentSupervisor::~AgentSupervisor() { stop(); }
 
 void AgentSupervisor::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  const std::uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof one) < 0) {
-    log_error("agent_supervisor", {{"wake", "failed"}});  // the counter is full: it is awake
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-bool AgentSupervisor::stopping() const {
+  thread_.stop();
   const std::lock_guard lock(mutex_);
-  return stopping_;
+  changed_.notify_all();
 }
 
 void AgentSupervisor::publish(std::shared_ptr<AgentSession> session, Status status) {
@@ -66,23 +55,12 @@ void AgentSupervisor::publish(std::shared_ptr<AgentSession> session, Status stat
   changed_.notify_all();
 }
 
-bool AgentSupervisor::pause(Duration time) {
-  const TimePoint end = now() + time;
-  while (!stopping()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now()).count();
-    if (left <= 0) return false;
-    pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
-    ::poll(&wake, 1, static_cast<int>(left));
-  }
-  return true;
-}
-
 void AgentSupervisor::watch(AgentSession& session) {
   std::array<pollfd, 3> fds = {
-      {{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+      {{.fd = thread_.wake_fd(), .events = POLLIN, .revents = 0},
        {.fd = session.control_fd(), .events = POLLRDHUP, .revents = 0},
        {.fd = session.process().error_fd(), .events = POLLIN, .revents = 0}}};
-  while (session.alive() && !stopping()) {
+  while (session.alive() && !thread_.stopping()) {
     if (::poll(fds.data(), fds.size(), 1000) <= 0) continue;
     if ((fds[2].revents & POLLIN) != 0) session.process().drain_errors();
     if ((fds[2].revents & (POLLHUP | POLLERR)) != 0) fds[2].fd = -1;
@@ -90,10 +68,24 @@ void AgentSupervisor::watch(AgentSession& session) {
   }
 }
 
+// Until it is done, has failed, or stop() is called.
+Status AgentSupervisor::set_up(AgentSession& session) {
+  Duration pause = kAwayPauseFirst;
+  for (;;) {
+    bool away = false;
+    Status status = session.set_up(config_, away);
+    if (status.ok() || !away) return status;
+    publish(nullptr, status);
+    if (thread_.pause(pause)) return status;
+    pause = std::min(pause * 2, kAwayPauseMax);
+  }
+}
+
 Status AgentSupervisor::run_one(bool& was_ready) {
   Result<std::shared_ptr<AgentSession>> started = AgentSession::start(config_);
   if (!started.ok()) return started.status();
   const std::shared_ptr<AgentSession> session = *started;
+  HITIDE_RETURN_IF_ERROR(set_up(*session));
   const Status status = on_start_(*session);
   if (!status.ok()) {
     session->kill(std::string(status.message()));
@@ -102,7 +94,7 @@ Status AgentSupervisor::run_one(bool& was_ready) {
   was_ready = true;
   publish(session, {});
   watch(*session);
-  if (stopping()) {
+  if (thread_.stopping()) {
     // Politely first: the client may want to say goodbye to its master.
     session->control({.call = AgentCall::shutdown}).status().ignore();
   }
@@ -115,17 +107,17 @@ Status AgentSupervisor::run_one(bool& was_ready) {
 
 void AgentSupervisor::run() {
   Duration next_pause = Duration::zero();
-  while (!stopping()) {
+  while (!thread_.stopping()) {
     const TimePoint start = now();
     bool was_ready = false;
     Status status = run_one(was_ready);
-    if (was_ready && !stopping()) {
+    if (was_ready && !thread_.stopping()) {
       log_warning("store_agent_ended", {{"reason", status.message()}});
     }
     publish(nullptr, std::move(status));
     on_end_();
     if (was_ready && now() - start >= kHealthyFor) next_pause = Duration::zero();
-    if (pause(next_pause)) break;
+    if (thread_.pause(next_pause)) break;
     next_pause = std::min(std::max(next_pause * 2, kPauseFirst), kPauseMax);
   }
 }
@@ -141,7 +133,7 @@ Result<std::shared_ptr<AgentSession>> AgentSupervisor::session() const {
 Status AgentSupervisor::wait_until_ready(TimePoint deadline) const {
   std::unique_lock lock(mutex_);
   const auto ready = [this] {
-    return stopping_ || (session_ && session_->alive()) ||
+    return thread_.stopping() || (session_ && session_->alive()) ||
            status_.code() == StatusCode::failed_precondition;
   };
   // An agent that was just killed is replaced without a notice of its own until then.
@@ -151,7 +143,7 @@ Status AgentSupervisor::wait_until_ready(TimePoint deadline) const {
     return Status(StatusCode::deadline_exceeded, std::string(status_.message()));
   }
   if (session_ && session_->alive()) return {};
-  if (stopping_) return Status(StatusCode::failed_precondition, "the store is closed");
+  if (thread_.stopping()) return Status(StatusCode::failed_precondition, "the store is closed");
   return status_;
 }
 

@@ -1,5 +1,6 @@
 // AgentSupervisor: keeps one agent running: starts it, watches it, and starts another when it has
-// ended, with a pause that grows while agents keep ending soon.
+// ended, with a pause that grows while agents keep ending soon. An agent whose store is away is
+// kept, and set up as soon as the store is back.
 //
 // Threading: any thread. It has one of its own, from the constructor to stop().
 #pragma once
@@ -9,13 +10,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <thread>
 
 #include <hitide/result.h>
 #include <hitide/types.h>
 
-#include "base/file.h"
 #include "storage/mooncake/agent_session.h"
+#include "storage/mooncake/stoppable_thread.h"
 
 namespace hitide {
 
@@ -49,14 +49,11 @@ class AgentSupervisor {
   Status run_one(bool& was_ready);
   void watch(AgentSession& session);
   void publish(std::shared_ptr<AgentSession> session, Status status);
-  // Waits for the time to pass or for stop(). True: stop().
-  bool pause(Duration time);
-  bool stopping() const;
+  Status set_up(AgentSession& session);
 
   const AgentConfig config_;
   const OnStart on_start_;
   const OnEnd on_end_;
-  UniqueFd wake_;  // an eventfd that stop() makes readable
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
@@ -64,8 +61,7 @@ class AgentSupervisor {
   Status status_;                          // guarded by mutex_; why session_ is empty
   std::uint64_t starts_ = 0;               // guarded by mutex_
   std::uint64_t tries_ = 0;                // guarded by mutex_
-  bool stopping_ = false;                  // guarded by mutex_
-  std::thread thread_;
+  StoppableThread thread_;
 };
 
 }  // namespace hitide

@@ -42,6 +42,7 @@ constexpr std::array kRows = {
     Row{kItemBadSize, StatusCode::invalid_argument, "BAD_SIZE"},
     Row{kNoMemory, StatusCode::resource_exhausted, "NO_MEMORY"},
     Row{kNotAdoptable, StatusCode::data_loss, "NOT_ADOPTABLE"},
+    Row{kStoreAway, StatusCode::unavailable, "STORE_AWAY"},
 };
 
 const Row* find(std::int64_t code) {
@@ -62,6 +63,8 @@ std::string_view name_of_code(std::int64_t code) {
   return row == nullptr ? "code" : row->name;
 }
 
-bool means_store_down(std::int64_t code) { return code == -900 || code == -901 || code == -601; }
+bool means_store_down(std::int64_t code) {
+  return code == -900 || code == -901 || code == -601 || code == kStoreAway;
+}
 
 }  // namespace hitide

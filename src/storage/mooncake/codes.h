@@ -15,6 +15,7 @@ inline constexpr std::int64_t kItemLengthMismatch = -20003;
 inline constexpr std::int64_t kItemBadSize = -20004;
 inline constexpr std::int64_t kNoMemory = -20006;
 inline constexpr std::int64_t kNotAdoptable = -20007;
+inline constexpr std::int64_t kStoreAway = -20008;
 
 // Of a negative result. Whatever may be gone later counts as not there; what another try may cure
 // is unavailable; what needs room is resource_exhausted.

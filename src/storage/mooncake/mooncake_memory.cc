@@ -1,12 +1,16 @@
 // The part of MooncakeStore that shares memory with the agent.
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/random.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/mooncake_store.h"
 #include "storage/mooncake/store_internal.h"
@@ -14,7 +18,8 @@
 namespace hitide {
 namespace {
 
-constexpr std::size_t kTestedBytes = 4096;  // at the start and at the end of an adopted region
+constexpr std::uint64_t kTestedBytes = 4096;  // at two places of an adopted region
+constexpr int kTestTries = 8;
 
 Status closed_status(std::string_view call) {
   return Status(StatusCode::failed_precondition, fmt::format("{}: the store is closed", call));
@@ -43,7 +48,23 @@ Status failure(const Status& status) {
   return told ? status : Status(StatusCode::unavailable, std::string(status.message()));
 }
 
+// The region's bytes through its file: others may be writing to them.
+Result<std::vector<std::byte>> read_file_of(const MemoryRegion& memory, std::uint64_t offset,
+                                            std::uint64_t size) {
+  std::vector<std::byte> bytes(size);
+  const ssize_t got =
+      ::pread(memory.fd, bytes.data(), size, static_cast<off_t>(memory.fd_offset + offset));
+  if (got == static_cast<ssize_t>(size)) return bytes;
+  return errno_status(got < 0 ? errno : EIO, "read", "a registered region's file");
+}
+
 }  // namespace
+
+struct MooncakeStore::TestedRegion {
+  std::uint32_t region = 0;
+  const MemoryRegion& memory;
+  std::array<std::uint64_t, 2> offsets;
+};
 
 Duration MooncakeStore::adopt_limit(std::uint64_t bytes) const {
   if (!options_.standalone_storage) return Duration::zero();
@@ -71,7 +92,7 @@ Status MooncakeStore::map_in_agent(AgentSession& session, std::uint32_t region,
   HITIDE_ASSIGN_OR_RETURN(const auto codes, decode_results(*answer, 1));
   if (codes[0] != 0) return refusal("registering memory", codes[0], memory.bytes.size());
   if (!options_.standalone_storage) return {};
-  Status status = self_test(session, region, memory.bytes);
+  Status status = self_test(session, region, memory);
   if (!status.ok()) unmap_in_agent(session, region);
   return status;
 }
@@ -92,51 +113,76 @@ Result<std::vector<std::int64_t>> MooncakeStore::move_tested(AgentSession& sessi
 }
 
 // An adopted region must show the daemon what it shows us, at both of its ends. Its bytes are only
-// read: it may be in use. That its first content may be zeros, as a segment's is, proves no less:
-// the agent has written other bytes to the segment that was exchanged.
+// read: it may be in use, and then what changes under the test is tested elsewhere. That its first
+// content may be zeros, as a segment's is, proves no less: the agent has written other bytes to the
+// segment that was exchanged.
 Status MooncakeStore::self_test(AgentSession& session, std::uint32_t region,
-                                std::span<const std::byte> bytes) {
-  const std::size_t size = std::min(bytes.size(), kTestedBytes);
-  std::array<std::uint64_t, 2> offsets = {0, bytes.size() - size};
-  const BounceMemory::Piece read = bounce_->take(2 * size, kNoDeadline);
+                                const MemoryRegion& memory) {
+  TestedRegion tested{.region = region, .memory = memory, .offsets = {}};
+  const std::uint64_t bytes = memory.bytes.size();
+  const std::uint64_t size = std::min<std::uint64_t>(bytes, kTestedBytes);
   BounceMemory::Piece pattern;
+  tested.offsets = {0, bytes - size};
   if (region == kBounceRegion) {
     // Others may hold the rest of it.
     pattern = bounce_->take(size, kNoDeadline);
     std::fill(pattern.bytes().begin(), pattern.bytes().end(), std::byte{0x5a});
-    offsets = {pattern.offset(), pattern.offset()};
+    tested.offsets = {pattern.offset(), pattern.offset()};
   }
-  std::array<std::string, 2> keys;
-  std::array<FrameItem, 2> sources;
-  std::array<FrameItem, 2> targets;
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    keys[i] = fmt::format("hitide/adoption/{}/{}/{}/{}", session.process().pid(), region, i,
+  Random random(static_cast<std::uint64_t>(session.process().pid()) << 32 | region);
+  for (int tries = 0; tries < kTestTries; ++tries) {
+    bool changed = false;
+    const Status status = test_once(session, tested, size, changed);
+    if (!changed) return status;
+    for (std::uint64_t& offset : tested.offsets) offset = random.below(bytes - size + 1);
+  }
+  return Status(StatusCode::unavailable,
+                fmt::format("adopted memory changed under each of {} tests", kTestTries));
+}
+
+// `changed`: the bytes were not the same before and after: nothing is known.
+Status MooncakeStore::test_once(AgentSession& session, const TestedRegion& tested,
+                                std::uint64_t size, bool& changed) {
+  constexpr std::size_t kPlaces = std::tuple_size_v<decltype(tested.offsets)>;
+  const BounceMemory::Piece read = bounce_->take(kPlaces * size, kNoDeadline);
+  std::array<std::string, kPlaces> keys;
+  std::array<FrameItem, kPlaces> sources;
+  std::array<FrameItem, kPlaces> targets;
+  std::array<std::vector<std::byte>, kPlaces> before;
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    keys[i] = fmt::format("hitide/adoption/{}/{}/{}/{}", session.process().pid(), tested.region, i,
                           SystemClock::instance().now().time_since_epoch().count());
-    sources[i] = {
-        .key = keys[i], .group = {}, .region = region, .offset = offsets[i], .bytes = size};
+    sources[i] = {.key = keys[i],
+                  .group = {},
+                  .region = tested.region,
+                  .offset = tested.offsets[i],
+                  .bytes = size};
     targets[i] = sources[i];
     targets[i].region = kBounceRegion;
     targets[i].offset = read.offset() + i * size;
+    HITIDE_ASSIGN_OR_RETURN(before[i], read_file_of(tested.memory, tested.offsets[i], size));
   }
   std::fill(read.bytes().begin(), read.bytes().end(), std::byte{0xa5});
   HITIDE_ASSIGN_OR_RETURN(const auto put, move_tested(session, AgentCall::put, sources));
   HITIDE_ASSIGN_OR_RETURN(const auto got, move_tested(session, AgentCall::get, targets));
-  const std::array<std::string_view, 2> names = {keys[0], keys[1]};
+  const std::array<std::string_view, kPlaces> names = {keys[0], keys[1]};
   const FrameBytes body = encode_keys(names);
   session
       .call(AgentLane::write, {.call = AgentCall::remove, .body = body}, kNoDeadline,
             options_.call_limit)
       .status()
       .ignore();
-  for (std::size_t i = 0; i < keys.size(); ++i) {
-    if (put[i] < 0) return refusal("testing adopted memory with a put", put[i], bytes.size());
-    const auto written = bytes.subspan(offsets[i], size);
-    const bool same = std::equal(written.begin(), written.end(),
-                                 read.bytes().begin() + static_cast<std::ptrdiff_t>(i * size));
+  for (std::size_t i = 0; i < kPlaces; ++i) {
+    if (put[i] < 0) return refusal("testing adopted memory with a put", put[i], size);
+    if (got[i] < 0) return refusal("testing adopted memory with a get", got[i], size);
+    HITIDE_ASSIGN_OR_RETURN(const auto after, read_file_of(tested.memory, tested.offsets[i], size));
+    changed = changed || after != before[i];
+    const auto seen = read.bytes().subspan(i * size, size);
+    const bool same = std::equal(seen.begin(), seen.end(), after.begin(), after.end());
     if (put[i] == 0 && got[i] == static_cast<std::int64_t>(size) && same) continue;
     return Status(StatusCode::data_loss,
                   fmt::format("adopted memory failed its test at byte {}: put {}, get {}, bytes {}",
-                              offsets[i], put[i], got[i], same ? "equal" : "differ"));
+                              tested.offsets[i], put[i], got[i], same ? "equal" : "differ"));
   }
   return {};
 }

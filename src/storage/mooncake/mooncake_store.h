@@ -99,6 +99,7 @@ class MooncakeStore final : public ObjectStore {
   bool owner_mounted() const { return owner_ && owner_->mounted(); }
 
  private:
+  struct TestedRegion;
   struct Work;  // one item of a get or put on its way
   template <typename Item>
   struct Call;  // one get or put
@@ -111,7 +112,9 @@ class MooncakeStore final : public ObjectStore {
 
   // Memory (mooncake_memory.cc).
   Status map_in_agent(AgentSession& session, std::uint32_t region, const MemoryRegion& memory);
-  Status self_test(AgentSession& session, std::uint32_t region, std::span<const std::byte> bytes);
+  Status self_test(AgentSession& session, std::uint32_t region, const MemoryRegion& memory);
+  Status test_once(AgentSession& session, const TestedRegion& tested, std::uint64_t size,
+                   bool& changed);
   Result<std::vector<std::int64_t>> move_tested(AgentSession& session, AgentCall kind,
                                                 std::span<const FrameItem> items);
   void unmap_in_agent(AgentSession& session, std::uint32_t region);

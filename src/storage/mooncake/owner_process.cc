@@ -2,9 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -26,30 +24,11 @@ TimePoint now() { return SystemClock::instance().now(); }
 }  // namespace
 
 OwnerProcess::OwnerProcess(ChildCommand command, FramePairs settings)
-    : command_(std::move(command)),
-      settings_(std::move(settings)),
-      wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  thread_ = std::thread([this] { run(); });
+    : command_(std::move(command)), settings_(std::move(settings)) {
+  thread_.start([this] { run(); });
 }
 
 OwnerProcess::~OwnerProcess() { stop(); }
-
-void OwnerProcess::stop() {
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  const std::uint64_t one = 1;
-  if (::write(wake_.get(), &one, sizeof one) < 0) {
-    log_error("segment_owner", {{"wake", "failed"}});  // the counter is full: it is awake
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-bool OwnerProcess::stopping() const {
-  const std::lock_guard lock(mutex_);
-  return stopping_;
-}
 
 bool OwnerProcess::mounted() const {
   const std::lock_guard lock(mutex_);
@@ -73,11 +52,11 @@ void OwnerProcess::take_line(const std::string& line) {
 }
 
 void OwnerProcess::follow(ChildProcess& child, int socket) {
-  std::array<pollfd, 3> fds = {{{.fd = wake_.get(), .events = POLLIN, .revents = 0},
+  std::array<pollfd, 3> fds = {{{.fd = thread_.wake_fd(), .events = POLLIN, .revents = 0},
                                 {.fd = socket, .events = POLLIN, .revents = 0},
                                 {.fd = child.error_fd(), .events = POLLIN, .revents = 0}}};
   std::string text;
-  while (!stopping()) {
+  while (!thread_.stopping()) {
     if (::poll(fds.data(), fds.size(), -1) <= 0) continue;
     if ((fds[2].revents & POLLIN) != 0) child.drain_errors();
     if ((fds[2].revents & (POLLHUP | POLLERR)) != 0) fds[2].fd = -1;
@@ -119,29 +98,18 @@ void OwnerProcess::run_one() {
   (*child)->wait(kNoDeadline);
   (*child)->drain_errors();
   const std::lock_guard lock(mutex_);
-  if (!stopping_) log_warning("segment_owner_ended", {{"said", (*child)->error_tail()}});
+  if (!thread_.stopping()) log_warning("segment_owner_ended", {{"said", (*child)->error_tail()}});
   mounted_ = false;
   pid_ = -1;
 }
 
-bool OwnerProcess::pause(Duration time) {
-  const TimePoint end = now() + time;
-  while (!stopping()) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(end - now()).count();
-    if (left <= 0) return false;
-    pollfd wake{.fd = wake_.get(), .events = POLLIN, .revents = 0};
-    ::poll(&wake, 1, static_cast<int>(left));
-  }
-  return true;
-}
-
 void OwnerProcess::run() {
   Duration next_pause = kPauseFirst;
-  while (!stopping()) {
+  while (!thread_.stopping()) {
     const TimePoint start = now();
     run_one();
     if (now() - start >= kHealthyFor) next_pause = kPauseFirst;
-    if (pause(next_pause)) return;
+    if (thread_.pause(next_pause)) return;
     next_pause = std::min(next_pause * 2, kPauseMax);
   }
 }

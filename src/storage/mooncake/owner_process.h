@@ -9,13 +9,12 @@
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 
 #include <hitide/types.h>
 
-#include "base/file.h"
 #include "storage/mooncake/child_process.h"
 #include "storage/mooncake/frames.h"
+#include "storage/mooncake/stoppable_thread.h"
 
 namespace hitide {
 
@@ -28,7 +27,7 @@ class OwnerProcess {
   OwnerProcess& operator=(const OwnerProcess&) = delete;
 
   // The owner unmounts and ends; after ten seconds and more it is killed.
-  void stop();
+  void stop() { thread_.stop(); }
   // True while its segment is mounted, as far as it has said.
   bool mounted() const;
   // Process id, or -1 between two owners.
@@ -40,18 +39,13 @@ class OwnerProcess {
   // Reads the owner's lines until it ends or stop() is called.
   void follow(ChildProcess& child, int socket);
   void take_line(const std::string& line);
-  bool stopping() const;
-  bool pause(Duration time);
-
   const ChildCommand command_;
   const FramePairs settings_;
-  UniqueFd wake_;  // an eventfd that stop() makes readable
 
   mutable std::mutex mutex_;
-  bool stopping_ = false;  // guarded by mutex_
-  bool mounted_ = false;   // guarded by mutex_
-  int pid_ = -1;           // guarded by mutex_
-  std::thread thread_;
+  bool mounted_ = false;  // guarded by mutex_
+  int pid_ = -1;          // guarded by mutex_
+  StoppableThread thread_;
 };
 
 }  // namespace hitide
