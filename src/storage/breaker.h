@@ -1,17 +1,30 @@
 // Breaker: keeps calls from a store that keeps failing, and tries it again now and then.
 //
-//   closed    all calls pass; so many failures in a row open it
+//   closed    all calls pass; it opens when so many calls of a kind fail in a row, or too large a
+//             share of what a kind asked for in the last seconds
 //   open      calls are refused at once, until a pause is over
-//   half open one call passes, the probe: its success closes the breaker, its failure opens it for
-//             twice the pause
+//   half open one call of a kind that failed passes, the probe: its success closes the breaker, its
+//             failure opens it for twice the pause. Queries pass beside it where they did not fail:
+//             where they find nothing, nobody would move anything
+//
+// Kinds are told apart since a store that has lost an owner of memory still answers queries well,
+// and every get badly.
+//
+// It is open, too, while too much memory is in quarantine: calls that were given up left buffers
+// behind that somebody may still write to, and each further call could cost more of them.
 //
 // Threading: any thread.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include <hitide/object_store.h>
@@ -22,8 +35,12 @@ namespace hitide {
 
 struct BreakerOptions {
   std::uint32_t failures_to_open = 3;  // in a row; >= 1
+  double failed_share_to_open = 0.5;   // of the items of the calls in the window; 0 < share
+  std::uint32_t window_calls_min = 8;  // fewer calls in the window say nothing
+  Duration window = std::chrono::seconds(10);
   Duration pause_first = std::chrono::milliseconds(500);
-  Duration pause_max = std::chrono::seconds(30);
+  Duration pause_max = std::chrono::seconds(5);
+  double quarantine_share_max = 0.25;  // of the registered memory
 };
 
 struct BreakerState {
@@ -31,30 +48,91 @@ struct BreakerState {
   std::uint64_t opened = 0;   // times that it went from closed to open
   std::uint64_t refused = 0;  // calls
   TimePoint next_probe = TimePoint::min();
+  std::uint64_t quarantined_bytes = 0;
+};
+
+// How calls went lately, in slices of a tenth of the window.
+class FailureWindow {
+ public:
+  explicit FailureWindow(Duration window) : slice_(window / static_cast<int>(kSlices)) {}
+
+  void add(TimePoint now, double failed_share);
+  // Calls in the window, and the sum of their shares.
+  struct Sums {
+    std::uint64_t calls = 0;
+    double failed = 0;
+  };
+  Sums sums(TimePoint now) const;
+  void clear() { slices_ = {}; }
+
+ private:
+  static constexpr std::size_t kSlices = 10;
+  struct Slice {
+    std::int64_t number = -1;  // of slices since the clock's start
+    Sums sums;
+  };
+  std::int64_t number_at(TimePoint now) const { return now.time_since_epoch() / slice_; }
+
+  const Duration slice_;
+  std::array<Slice, kSlices> slices_{};
 };
 
 class Breaker {
  public:
-  enum class Pass : std::uint8_t { refused, call, probe };
+  enum class Kind : std::uint8_t { query = 0, move };  // exists and remove; get and put
+  enum class Pass : std::uint8_t {
+    refused,
+    call,
+    probe,
+    beside,  // half open, and of a kind that did not fail: proves nothing by success
+  };
   enum class Verdict : std::uint8_t { good, bad, unknown };
+  struct Report {
+    Verdict verdict = Verdict::unknown;
+    double failed_share = 0;  // of its items
+  };
 
-  Breaker(const BreakerOptions& options, const Clock& clock) : options_(options), clock_(clock) {}
+  Breaker(const BreakerOptions& options, const Clock& clock);
 
-  // What a call may do. After `call` and `probe` report() must follow, with the same answer.
-  Pass admit();
+  // What a call may do. After all but `refused` report() must follow, with the same answer.
+  Pass admit(Kind kind);
   // Late reports of calls that began before it opened change nothing while it is open. A probe of
   // which nothing is known lets the next call be one.
-  void report(Pass pass, Verdict verdict);
+  void report(Kind kind, Pass pass, const Report& report);
+  // Memory that calls work with: what quarantine is a share of. 0: not known, it is not looked at.
+  void set_memory_bytes(std::uint64_t bytes);
+  // So many bytes may not be used before `until`.
+  void quarantine(std::uint64_t bytes, TimePoint until);
   BreakerState state() const;
 
  private:
+  static constexpr std::size_t kKinds = 2;
+  struct Lately {
+    std::uint32_t failures_in_a_row = 0;
+    FailureWindow window;
+    bool failed = false;  // opened the breaker
+  };
+  struct Quarantined {
+    TimePoint until;
+    std::uint64_t bytes;
+  };
+
+  Lately& lately(Kind kind) { return lately_[static_cast<std::size_t>(kind)]; }
+  void count(Kind kind, const Report& report);
+  void open(std::string_view why);
+  void close();
+  void release_quarantined();
+  bool too_much_quarantined() const;
+
   const BreakerOptions options_;
   const Clock& clock_;
   mutable std::mutex mutex_;
-  BreakerState state_;          // guarded by mutex_
-  std::uint32_t failures_ = 0;  // guarded by mutex_; in a row while closed
-  Duration pause_{0};           // guarded by mutex_; of the present opening
-  bool probing_ = false;        // guarded by mutex_
+  BreakerState state_;                   // guarded by mutex_
+  std::array<Lately, kKinds> lately_;    // guarded by mutex_
+  std::deque<Quarantined> quarantined_;  // guarded by mutex_; by time
+  std::uint64_t memory_bytes_ = 0;       // guarded by mutex_
+  Duration pause_{0};                    // guarded by mutex_; of the present opening
+  bool probing_ = false;                 // guarded by mutex_
 };
 
 // A store behind a breaker. A call fails when its status says that the store is away or broken, or
@@ -78,12 +156,8 @@ class BreakerStore final : public ObjectStore {
   Status wait_until_ready(TimePoint deadline) override {
     return inner_->wait_until_ready(deadline);
   }
-  Status register_memory(const MemoryRegion& region) override {
-    return inner_->register_memory(region);
-  }
-  Status unregister_memory(std::span<std::byte> bytes) override {
-    return inner_->unregister_memory(bytes);
-  }
+  Status register_memory(const MemoryRegion& region) override;
+  Status unregister_memory(std::span<std::byte> bytes) override;
   Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) override {
     return inner_->allocate_memory(name, bytes);
   }
@@ -95,15 +169,25 @@ class BreakerStore final : public ObjectStore {
   ObjectStore& inner() { return *inner_; }
 
  private:
+  struct Registered {
+    std::uint64_t bytes = 0;
+    std::uint32_t count = 0;
+  };
   template <typename Do>
-  CallOutcome guarded(std::string_view call, std::span<ItemResult> out, const CallOptions& options,
-                      const Do& carry_out);
-  Breaker::Verdict judge(const CallOutcome& outcome, std::span<const ItemResult> out,
-                         const CallOptions& options) const;
+  CallOutcome guarded(Breaker::Kind kind, std::string_view call, std::span<ItemResult> out,
+                      const CallOptions& options, const Do& carry_out);
+  template <typename Item>
+  void note_quarantine(const CallOutcome& outcome, std::span<const Item> items);
+  Breaker::Report judge(const CallOutcome& outcome, std::span<const ItemResult> out,
+                        const CallOptions& options) const;
 
   const std::unique_ptr<ObjectStore> inner_;
   const Clock& clock_;
   Breaker breaker_;
+
+  std::mutex memory_mutex_;
+  std::map<const std::byte*, Registered> registered_;  // guarded by memory_mutex_
+  std::uint64_t registered_bytes_ = 0;                 // guarded by memory_mutex_
 };
 
 }  // namespace hitide

@@ -13,45 +13,132 @@
 namespace hitide {
 namespace {
 
+using Kind = Breaker::Kind;
 using Pass = Breaker::Pass;
 using Verdict = Breaker::Verdict;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-constexpr BreakerOptions kOptions = {
-    .failures_to_open = 3, .pause_first = milliseconds(500), .pause_max = seconds(3)};
+constexpr BreakerOptions kOptions = {.failures_to_open = 3,
+                                     .failed_share_to_open = 0.5,
+                                     .window_calls_min = 8,
+                                     .window = seconds(10),
+                                     .pause_first = milliseconds(500),
+                                     .pause_max = seconds(3)};
+
+constexpr Breaker::Report kGood = {.verdict = Verdict::good};
+constexpr Breaker::Report kBad = {.verdict = Verdict::bad, .failed_share = 1};
+constexpr Breaker::Report kUnknown = {};
 
 class BreakerTest : public testing::Test {
  protected:
-  void fail(int times) {
-    for (int i = 0; i < times; ++i) breaker_.report(breaker_.admit(), Verdict::bad);
+  void call(const Breaker::Report& report, Kind kind = Kind::move) {
+    breaker_.report(kind, breaker_.admit(kind), report);
   }
+  void fail(int times, Kind kind = Kind::move) {
+    for (int i = 0; i < times; ++i) call(kBad, kind);
+  }
+  bool open() { return breaker_.state().open; }
+
   ManualClock clock_;
   Breaker breaker_{kOptions, clock_};
 };
 
-TEST_F(BreakerTest, OpensAfterFailuresInARowOnly) {
+TEST_F(BreakerTest, OpensAfterFailuresInARow) {
   fail(2);
-  breaker_.report(breaker_.admit(), Verdict::good);
+  call(kGood);
   fail(2);
-  breaker_.report(breaker_.admit(), Verdict::unknown);
-  EXPECT_FALSE(breaker_.state().open);
+  call(kUnknown);
+  EXPECT_FALSE(open());
   fail(1);
-  EXPECT_TRUE(breaker_.state().open);
+  EXPECT_TRUE(open());
   EXPECT_EQ(breaker_.state().opened, 1u);
-  EXPECT_EQ(breaker_.admit(), Pass::refused);
-  EXPECT_EQ(breaker_.state().refused, 1u);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused);
+  EXPECT_EQ(breaker_.admit(Kind::query), Pass::refused);
+  EXPECT_EQ(breaker_.state().refused, 2u);
+}
+
+// A row of each kind: queries that go well say nothing about gets that do not.
+TEST_F(BreakerTest, QueriesInBetweenDoNotHideThatEveryGetFails) {
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(open()) << i;
+    call(kGood, Kind::query);
+    fail(1, Kind::move);
+  }
+  EXPECT_TRUE(open());
+}
+
+TEST_F(BreakerTest, OpensWhenHalfOfWhatWasAskedForLatelyFailed) {
+  for (int i = 0; i < 3; ++i) {
+    call(kGood);
+    call(kBad);
+  }
+  call(kGood);
+  EXPECT_FALSE(open()) << "seven calls say nothing";
+  call(kBad);
+  EXPECT_TRUE(open());
+}
+
+TEST_F(BreakerTest, SharesOfItemsAddUp) {
+  constexpr Breaker::Report kFewer = {.verdict = Verdict::good, .failed_share = 0.49};
+  constexpr Breaker::Report kHalf = {.verdict = Verdict::good, .failed_share = 0.5};
+  for (int i = 0; i < 100; ++i) call(kFewer);
+  EXPECT_FALSE(open());
+  for (int i = 0; i < 100; ++i) call(kHalf, Kind::query);
+  EXPECT_TRUE(open());
+}
+
+TEST_F(BreakerTest, WhatIsLongAgoDoesNotCount) {
+  for (int i = 0; i < 3; ++i) {
+    call(kGood);
+    call(kBad);
+  }
+  clock_.advance(seconds(11));
+  call(kGood);
+  call(kBad);
+  EXPECT_FALSE(open());
+  // Slice by slice: one bad call of four a second is under the share for ever.
+  for (int i = 0; i < 100; ++i) {
+    clock_.advance(milliseconds(250));
+    call(i % 4 == 0 ? kBad : kGood);
+  }
+  EXPECT_FALSE(open());
 }
 
 TEST_F(BreakerTest, OneProbeAtATimeAfterThePause) {
   fail(3);
   clock_.advance(milliseconds(499));
-  EXPECT_EQ(breaker_.admit(), Pass::refused);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused);
   clock_.advance(milliseconds(1));
-  EXPECT_EQ(breaker_.admit(), Pass::probe);
-  EXPECT_EQ(breaker_.admit(), Pass::refused) << "the probe is still on its way";
-  breaker_.report(Pass::probe, Verdict::good);
-  EXPECT_EQ(breaker_.admit(), Pass::call);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::probe);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused) << "the probe is still on its way";
+  breaker_.report(Kind::move, Pass::probe, kGood);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::call);
+}
+
+// Half open after failed gets: a query must find something before anybody gets it.
+TEST_F(BreakerTest, QueriesPassBesideTheProbeAndProveNothing) {
+  fail(3, Kind::move);
+  EXPECT_EQ(breaker_.admit(Kind::query), Pass::refused) << "not before the pause is over";
+  clock_.advance(milliseconds(500));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(breaker_.admit(Kind::query), Pass::beside);
+    breaker_.report(Kind::query, Pass::beside, kGood);
+    EXPECT_TRUE(open());
+  }
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::probe);
+  breaker_.report(Kind::move, Pass::probe, kGood);
+  EXPECT_FALSE(open());
+}
+
+TEST_F(BreakerTest, AQueryThatFailsBesideTheProbePutsItOff) {
+  fail(3, Kind::move);
+  clock_.advance(milliseconds(500));
+  breaker_.report(Kind::query, breaker_.admit(Kind::query), kBad);
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused);
+  EXPECT_EQ(breaker_.admit(Kind::query), Pass::refused);
+  clock_.advance(seconds(1));
+  EXPECT_EQ(breaker_.admit(Kind::query), Pass::probe) << "it is of a kind that failed now";
 }
 
 TEST_F(BreakerTest, FailedProbesDoubleThePauseUpToItsLimit) {
@@ -59,15 +146,18 @@ TEST_F(BreakerTest, FailedProbesDoubleThePauseUpToItsLimit) {
   Duration pause = milliseconds(500);
   for (int i = 0; i < 5; ++i) {
     clock_.advance(pause - Duration(1));
-    EXPECT_EQ(breaker_.admit(), Pass::refused) << i;
+    EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused) << i;
     clock_.advance(Duration(1));
-    ASSERT_EQ(breaker_.admit(), Pass::probe) << i;
-    breaker_.report(Pass::probe, Verdict::bad);
+    ASSERT_EQ(breaker_.admit(Kind::move), Pass::probe) << i;
+    breaker_.report(Kind::move, Pass::probe, kBad);
     pause = std::min<Duration>(pause * 2, seconds(3));
   }
   clock_.advance(pause);
-  breaker_.report(breaker_.admit(), Verdict::good);
-  fail(3);
+  call(kGood);
+  EXPECT_FALSE(open());
+  fail(2);
+  EXPECT_FALSE(open()) << "what was before it opened is forgotten";
+  fail(1);
   EXPECT_EQ(breaker_.state().next_probe, clock_.now() + milliseconds(500)) << "it starts anew";
   EXPECT_EQ(breaker_.state().opened, 2u);
 }
@@ -75,18 +165,48 @@ TEST_F(BreakerTest, FailedProbesDoubleThePauseUpToItsLimit) {
 TEST_F(BreakerTest, AProbeOfUnknownOutcomeIsFollowedByAnother) {
   fail(3);
   clock_.advance(milliseconds(500));
-  breaker_.report(breaker_.admit(), Verdict::unknown);
-  EXPECT_TRUE(breaker_.state().open);
-  EXPECT_EQ(breaker_.admit(), Pass::probe);
+  call(kUnknown);
+  EXPECT_TRUE(open());
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::probe);
 }
 
 TEST_F(BreakerTest, LateReportsOfOldCallsChangeNothing) {
-  const Pass old = breaker_.admit();
+  const Pass old = breaker_.admit(Kind::move);
   fail(3);
-  breaker_.report(old, Verdict::good);
-  EXPECT_TRUE(breaker_.state().open);
-  breaker_.report(old, Verdict::bad);
+  breaker_.report(Kind::move, old, kGood);
+  EXPECT_TRUE(open());
+  breaker_.report(Kind::move, old, kBad);
   EXPECT_EQ(breaker_.state().opened, 1u);
+}
+
+TEST_F(BreakerTest, OpensWhenAQuarterOfTheMemoryIsInQuarantine) {
+  breaker_.set_memory_bytes(1000);
+  breaker_.quarantine(250, clock_.now() + seconds(12));
+  EXPECT_FALSE(open());
+  clock_.advance(seconds(1));
+  breaker_.quarantine(1, clock_.now() + seconds(12));
+  EXPECT_TRUE(open());
+  EXPECT_EQ(breaker_.state().quarantined_bytes, 251u);
+  clock_.advance(seconds(10));
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::refused) << "the pause is over, the quarantine not";
+  EXPECT_EQ(breaker_.admit(Kind::query), Pass::refused);
+  EXPECT_EQ(breaker_.state().next_probe, clock_.now() + seconds(1)) << "then 250 are free again";
+  clock_.advance(seconds(1));
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::probe);
+  breaker_.report(Kind::move, Pass::probe, kGood);
+  EXPECT_FALSE(open());
+  EXPECT_EQ(breaker_.state().quarantined_bytes, 1u);
+}
+
+TEST_F(BreakerTest, AQuarantineThatIsOverOrOfUnknownMemoryIsNone) {
+  breaker_.quarantine(1 << 30, clock_.now() + seconds(12));
+  EXPECT_FALSE(open()) << "a share of nothing";
+  breaker_.set_memory_bytes(1000);
+  breaker_.quarantine(1 << 30, clock_.now());
+  EXPECT_EQ(breaker_.state().quarantined_bytes, 1u << 30) << "only the first one";
+  clock_.advance(seconds(12));
+  EXPECT_EQ(breaker_.admit(Kind::move), Pass::call);
+  EXPECT_EQ(breaker_.state().quarantined_bytes, 0u);
 }
 
 class BreakerStoreTest : public testing::Test {
@@ -156,6 +276,53 @@ TEST_F(BreakerStoreTest, FewUnavailableItemsAreNotTheStore) {
   for (int i = 0; i < 10; ++i) store_->exists(keys, out, {}).status.ignore();
   EXPECT_EQ(out[1].code, StatusCode::ok);
   EXPECT_FALSE(store_->state().open);
+}
+
+// An owner of memory that is gone: existence is still answered well, every get badly.
+TEST_F(BreakerStoreTest, AStoreThatAnswersQueriesOnlyIsSeenThrough) {
+  ASSERT_EQ(put_object(*store_, "k", bytes_of("k", 10)), StatusCode::ok);
+  faults_->add({.call = StoreCall::get, .code = StatusCode::unavailable});
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_EQ(exists_object(*store_, "k"), StatusCode::ok);
+    EXPECT_EQ(check_object(*store_, "k", 10), StatusCode::unavailable);
+  }
+  EXPECT_TRUE(store_->state().open);
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(exists_object(*store_, "k"), StatusCode::ok);
+  EXPECT_TRUE(store_->state().open) << "that was never in doubt";
+  faults_->clear_faults();
+  EXPECT_EQ(check_object(*store_, "k", 10), StatusCode::ok);
+  EXPECT_FALSE(store_->state().open);
+}
+
+// Calls that were given up while somebody may still write to their buffers.
+TEST_F(BreakerStoreTest, TooMuchMemoryInQuarantineStopsFurtherCalls) {
+  std::vector<std::byte> memory(1000);
+  const MemoryRegion region{.bytes = memory};
+  ASSERT_TRUE(store_->register_memory(region).ok());
+  ASSERT_TRUE(store_->register_memory(region).ok()) << "counted, but no more memory";
+  for (const char* key : {"a", "b"}) {
+    ASSERT_EQ(put_object(*store_, key, bytes_of(key, 130)), StatusCode::ok);
+  }
+  faults_->set_buffers_busy_until(clock_.now() + seconds(12));
+  EXPECT_EQ(check_object(*store_, "a", 130), StatusCode::ok);
+  EXPECT_FALSE(store_->state().open);
+  EXPECT_EQ(check_object(*store_, "b", 130), StatusCode::ok);
+  EXPECT_EQ(store_->state().quarantined_bytes, 260u);
+  EXPECT_TRUE(store_->state().open);
+  faults_->clear_log();
+  clock_.advance(seconds(11));
+  EXPECT_EQ(check_object(*store_, "a", 130), StatusCode::unavailable);
+  EXPECT_TRUE(faults_->log().empty());
+  faults_->set_buffers_busy_until(TimePoint::min());
+  clock_.advance(seconds(1));
+  EXPECT_EQ(check_object(*store_, "a", 130), StatusCode::ok);
+  EXPECT_FALSE(store_->state().open);
+  EXPECT_TRUE(store_->unregister_memory(memory).ok());
+  faults_->set_buffers_busy_until(clock_.now() + seconds(12));
+  EXPECT_EQ(check_object(*store_, "a", 130), StatusCode::ok);
+  EXPECT_FALSE(store_->state().open) << "130 of 1000";
+  EXPECT_TRUE(store_->unregister_memory(memory).ok());
 }
 
 }  // namespace
