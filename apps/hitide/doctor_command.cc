@@ -21,6 +21,9 @@ struct Arguments {
   std::string directory;
   std::string preset = "synthetic-draft";
   std::vector<std::string> allocators;
+  std::string python = MooncakeOptions().python;
+  bool standalone = false;
+  bool start_store = false;
   bool no_staging = false;
   bool json = false;
 };
@@ -54,7 +57,7 @@ Status set_allocator(const std::string& text, RegistrationCheck& check) {
       allocator_kind(equals == std::string::npos ? text : text.substr(equals + 1));
   if (kind == AllocatorKind::none || kind == AllocatorKind::unknown) {
     return Status(StatusCode::invalid_argument,
-                  "--host-allocator: '" + text + "' is not mmap, shm or POOL=mmap|shm");
+                  "--host-allocator: '" + text + "' is not mmap, shm, store or POOL=KIND");
   }
   if (equals == std::string::npos) {
     check.allocator = kind;
@@ -64,8 +67,22 @@ Status set_allocator(const std::string& text, RegistrationCheck& check) {
   return ok_status();
 }
 
+// What only a Mooncake store has.
+Status check_mooncake_only(const Arguments& arguments) {
+  if (arguments.backend == "mooncake") return ok_status();
+  const char* given = arguments.start_store  ? "--start-store"
+                      : arguments.standalone ? "--standalone"
+                                             : nullptr;
+  if (given == nullptr) return ok_status();
+  return Status(StatusCode::invalid_argument,
+                std::string(given) + " goes with --hicache-storage-backend mooncake");
+}
+
 int examine(const Arguments& arguments) {
+  const Status together = check_mooncake_only(arguments);
+  if (!together.ok()) return complain(kCommand, std::string(together.message()), kUsage);
   RegistrationCheck check;
+  check.start_store = arguments.start_store;
   check.model = preset(arguments.preset);
   check.staging_allowed = !arguments.no_staging;
   for (const std::string& text : arguments.allocators) {
@@ -75,6 +92,8 @@ int examine(const Arguments& arguments) {
   StorageOptions storage;
   storage.backend = arguments.backend;
   storage.path = arguments.directory;
+  storage.mooncake.python = arguments.python;
+  storage.mooncake.standalone_storage = arguments.standalone;
   const auto rows = check_registration(check, storage);
   if (!rows.ok()) {
     const bool wrong = rows.status().code() == StatusCode::invalid_argument;
@@ -97,17 +116,24 @@ void add_doctor(CLI::App& app, Run& run) {
   auto arguments = std::make_shared<Arguments>();
   command->add_option("--hicache-storage-backend", arguments->backend, "The store to try.")
       ->capture_default_str()
-      ->check(CLI::IsMember({"file", "memory", "null"}))
+      ->check(CLI::IsMember({"file", "memory", "mooncake", "null"}))
       ->type_name("BACKEND");
   command->add_option("--directory", arguments->directory, "Directory of the file store.")
       ->type_name("DIR");
+  command->add_flag("--start-store", arguments->start_store,
+                    "mooncake: with a store of its own on this machine, stopped afterwards.");
+  command->add_flag("--standalone", arguments->standalone,
+                    "mooncake: through a daemon of this machine, by a thin client.");
+  command->add_option("--python", arguments->python, "An interpreter that has Mooncake.")
+      ->capture_default_str()
+      ->type_name("PROGRAM");
   command->add_option("--preset", arguments->preset, "The pools to try it with.")
       ->capture_default_str()
       ->check(CLI::IsMember({"synthetic-draft", "synthetic-logical"}))
       ->type_name("NAME");
   command
       ->add_option("--host-allocator", arguments->allocators,
-                   "Where the pools' memory comes from: mmap or shm; POOL=KIND for one pool.")
+                   "Where the pools' memory comes from: mmap, shm or store; POOL=KIND for one.")
       ->type_name("[POOL=]KIND");
   command->add_flag("--no-staging", arguments->no_staging,
                     "Turn pools off that cannot be taken as they are.");

@@ -1,0 +1,142 @@
+"""`hitide doctor` with the real Mooncake: each pool's row, proven with pages that went to the store
+and back."""
+
+import json
+import os
+import subprocess
+
+import pytest
+
+from mooncake_tools import StoreUp, children, find_mooncake_python, wait_until
+
+KEYS = {"pool", "bytes", "allocator", "client", "verdict", "path", "reason", "advice"}
+
+
+@pytest.fixture(scope="module")
+def python():
+    return find_mooncake_python()
+
+
+def clean_environment(variables=None):
+    """Without what somebody else's store needs."""
+    kept = {name: value for name, value in os.environ.items() if "MOONCAKE" not in name}
+    return {**kept, **(variables or {})}
+
+
+def doctor(program, python, *arguments, variables=None):
+    return subprocess.run(
+        [program, "doctor", "--hicache-storage-backend", "mooncake", "--python", python,
+         *arguments], capture_output=True, text=True, timeout=120, check=False,
+        stdin=subprocess.DEVNULL, env=clean_environment(variables))
+
+
+def rows(program, python, *arguments, code=0, variables=None):
+    """{pool: row}."""
+    done = doctor(program, python, *arguments, "--json", variables=variables)
+    assert done.returncode == code, done.stdout + done.stderr
+    found = json.loads(done.stdout)["registration"]
+    for row in found:
+        assert KEYS <= set(row)
+        assert row["path"] != "zero_copy" or "16 pages put in" in row["cost"], "it is proven"
+    warned = [line for line in done.stderr.splitlines() if " W pool_registration " in line]
+    bad = [row["pool"] for row in found
+           if row["verdict"] not in ("ok", "logical_no_buffer", "client_down",
+                                     "transport_unavailable")]
+    assert len(warned) == len(bad) and all(f"pool={pool}" in line
+                                           for pool, line in zip(bad, warned)), done.stderr
+    return {row["pool"]: row for row in found}
+
+
+def said(row):
+    return row["verdict"], row["path"]
+
+
+@pytest.mark.parametrize("mode", [(), ("--standalone",)], ids=["embedded", "standalone"])
+def test_what_works_by_itself(program, python, mode):
+    found = rows(program, python, "--start-store", *mode)
+    client = "standalone" if mode else "embedded"
+    for pool in ("kv", "draft"):
+        assert said(found[pool]) == ("ok", "zero_copy")
+        assert found[pool]["client"] == client
+        assert found[pool]["allocator"] == "shm"
+        assert found[pool]["bytes"] >= 16 * (1 << 16)
+        assert found[pool]["advice"] == ""
+    found = rows(program, python, "--start-store", *mode, "--preset", "synthetic-logical")
+    assert said(found["kv"]) == ("logical_no_buffer", "markers_only")
+    assert found["kv"]["bytes"] == 0
+    assert said(found["c4"]) == said(found["swa"]) == ("ok", "zero_copy")
+
+
+@pytest.mark.parametrize("mode, verdict", [((), "not_shareable"),
+                                           (("--standalone",), "outside_store_segment")],
+                         ids=["embedded", "standalone"])
+def test_pools_in_private_memory(program, python, mode, verdict):
+    start = ("--start-store", *mode)
+    found = rows(program, python, *start, "--host-allocator", "kv=mmap")
+    assert said(found["kv"]) == (verdict, "staged")
+    assert "--host-allocator kv=shm" in found["kv"]["advice"]
+    assert "16 pages put in" in found["kv"]["cost"] and "copy" in found["kv"]["cost"]
+    assert said(found["draft"]) == ("ok", "zero_copy")
+
+    found = rows(program, python, *start, "--host-allocator", "draft=mmap", "--no-staging")
+    assert said(found["kv"]) == ("ok", "zero_copy")
+    assert said(found["draft"]) == (verdict, "off")
+
+    found = rows(program, python, *start, "--host-allocator", "mmap", "--no-staging", code=1)
+    assert said(found["kv"]) == said(found["draft"]) == (verdict, "off")
+
+
+@pytest.mark.parametrize("mode", [(), ("--standalone",)], ids=["embedded", "standalone"])
+def test_pools_in_memory_of_the_stores_client(program, python, mode):
+    found = rows(program, python, "--start-store", *mode, "--host-allocator", "kv=store",
+                 "--host-allocator", "draft=shm")
+    assert said(found["kv"]) == said(found["draft"]) == ("ok", "zero_copy")
+    assert (found["kv"]["allocator"], found["draft"]["allocator"]) == ("store", "shm")
+
+
+def test_the_table_fits_on_one_screen(program, python):
+    done = doctor(program, python, "--start-store", "--standalone", "--preset",
+                  "synthetic-logical", "--host-allocator", "mmap")
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert lines[0] == "L3 is on"
+    assert len(lines) <= 24
+    for word in ("pool", "size", "allocator", "client", "verdict", "path", "markers_only",
+                 "outside_store_segment", "costs:", "because:", "change:",
+                 "--host-allocator c4=shm"):
+        assert word in done.stdout, word
+
+
+def test_the_store_of_its_own_is_gone_afterwards(program, python):
+    process = subprocess.Popen([program, "doctor", "--hicache-storage-backend", "mooncake",
+                                "--python", python, "--start-store"], stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL, env=clean_environment())
+    parts = {}
+
+    def started():
+        parts.update(children(process.pid))
+        for pid in list(parts):
+            parts.update(children(pid))
+        return any("mooncake_master" in command for command in parts.values())
+    wait_until(started, "the store's start")
+    process.kill()
+    process.wait()
+    for pid, command in parts.items():
+        wait_until(lambda one=pid: not os.path.exists(f"/proc/{one}"), f"the end of {command}")
+
+
+def test_wrong_options_are_one_line(program, python, tmp_path):
+    for arguments, code, named in (
+            (("--hicache-storage-backend", "memory", "--start-store"), 2, "--start-store"),
+            (("--hicache-storage-backend", "memory", "--standalone"), 2, "--standalone"),
+            (("--host-allocator", "mamba=shm", "--start-store"), 2, "mamba"),
+            (("--host-allocator", "kv=paper", "--start-store"), 2, "paper"),
+            (("--preset", "nothing"), 2, "nothing"),
+            (("--start-store", "--python", str(tmp_path / "absent")), 1, "absent")):
+        done = subprocess.run(
+            [program, "doctor", *(() if "memory" in arguments else
+                                  ("--hicache-storage-backend", "mooncake")), *arguments],
+            capture_output=True, text=True, timeout=60, check=False, env=clean_environment())
+        assert done.returncode == code, done.stdout + done.stderr
+        assert done.stdout == ""
+        assert done.stderr.count("\n") == 1 and named in done.stderr
