@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <thread>
@@ -368,6 +369,37 @@ TEST_F(MooncakeFaultTest, OurOwnersObjectsOutliveAgentsAndItUnmounts) {
   EXPECT_EQ(::kill(owner, 0), -1);
   EXPECT_EQ(watcher->stats().bytes_limit, 0u) << "it unmounted, and did not just die";
   EXPECT_EQ(check_object(*watcher, "k", 100'000), kMiss);
+}
+
+// The owner's disk behind its memory, and set-up that waits for the master's HTTP service: both
+// reach the real client.
+TEST_F(MooncakeFaultTest, AnOwnerWithADiskMountsOnceTheServerIsChecked) {
+  const std::string folder = testing::TempDir() + "hitide_ssd_" + std::to_string(::getpid());
+  std::filesystem::create_directories(folder);
+  options_.global_segment_size = 32u << 20;
+  options_.enable_ssd_offload = true;
+  options_.ssd_offload_path = folder;
+  options_.check_server = true;
+  const auto store = open();
+  ASSERT_TRUE(store);
+  ASSERT_TRUE(store->wait_until_ready(soon()).ok());
+  EXPECT_EQ(until_limit(*store, (128u + 32u) << 20), (128u + 32u) << 20);
+  EXPECT_EQ(put_object(*store, "k", bytes_of("k", 100'000)), kOk);
+  EXPECT_EQ(check_object(*store, "k", 100'000), kOk);
+  EXPECT_TRUE(store->close(soon()).ok());
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+}
+
+// A check that is asked for and cannot succeed keeps L3 off, and never the start.
+TEST_F(MooncakeFaultTest, AServerCheckThatFailsKeepsTheStoreAwayOnly) {
+  options_.check_server = true;
+  options_.master_metrics_port = 1;
+  const TimePoint start = now();
+  const auto store = open();
+  ASSERT_TRUE(store);
+  EXPECT_LT(to_seconds(now() - start), 5.0);
+  EXPECT_EQ(exists_object(*store, "k"), StatusCode::unavailable);
 }
 
 TEST_F(MooncakeFaultTest, AClosedStoreLeavesNoProcess) {

@@ -19,6 +19,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "python"))
 
 available = importlib.import_module("hitide.store_agent.available")
+client_setup = importlib.import_module("hitide.store_agent.client_setup")
 frames = importlib.import_module("hitide.store_agent.frames")
 guarded_store = importlib.import_module("hitide.store_agent.guarded_store")
 memory = importlib.import_module("hitide.store_agent.memory")
@@ -48,8 +49,11 @@ class Client:
         self.world = world
         self.open = False
 
-    def setup(self, *args, tenant_id="default"):
-        self.world.setups.append((args, tenant_id))
+    def setup(self, *args, **settings):
+        known = self.world.known_settings
+        if known is None or not set(settings) <= known:
+            raise TypeError("setup(): incompatible function arguments")
+        self.world.setups.append((args, settings))
         self.open = self.world.setup_code == 0
         return self.world.setup_code
 
@@ -155,6 +159,7 @@ class World:
         self.setups, self.calls, self.registered = [], [], []
         self.objects, self.groups, self.answers, self.segments = {}, {}, {}, {}
         self.refuses_memory = False
+        self.known_settings = {"tenant_id", "enable_ssd_offload", "ssd_offload_path"}
         self.hooks = {}  # call: function that answers, None for the usual answer
         self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
                                              MooncakeDistributedStore=lambda: Client(self),
@@ -299,9 +304,49 @@ def test_a_failed_set_up_can_be_tried_again(world):
     assert not guarded.ready
     world.setup_code = 0
     assert guarded.setup({**OPTIONS, "tenant_id": "t"}) == 0
-    args, tenant = world.setups[-1]
+    args, settings = world.setups[-1]
     assert args == ("h", "P2PHANDSHAKE", 0, 0, "tcp", "", SERVER)
-    assert tenant == "t"
+    assert settings == {"tenant_id": "t"}
+
+
+SSD = {"enable_ssd_offload": "1", "ssd_offload_path": "/ssd"}
+
+
+def set_up_client(world, settings, segment_bytes=0):
+    return client_setup.set_up(Client(world), {**OPTIONS, **settings}, segment_bytes)
+
+
+def test_a_segment_may_reach_to_its_owners_disk(world):
+    assert set_up_client(world, SSD, 1 << 20) == (0, [])
+    args, settings = world.setups[-1]
+    assert args[2] == 1 << 20
+    assert settings == {"enable_ssd_offload": True, "ssd_offload_path": "/ssd",
+                        "tenant_id": "default"}
+    assert set_up_client(world, {**SSD, "enable_ssd_offload": "0"}) == (0, [])
+    assert world.setups[-1][1] == {"tenant_id": "default"}
+
+
+@pytest.mark.parametrize("known, left_out", [
+    ({"tenant_id", "enable_ssd_offload"}, ["ssd_offload_path"]),
+    ({"tenant_id"}, ["ssd_offload_path", "enable_ssd_offload"]),
+    (set(), ["ssd_offload_path", "enable_ssd_offload"])])
+def test_what_an_older_client_does_not_know_is_left_out_and_told(world, known, left_out):
+    world.known_settings = known
+    assert set_up_client(world, SSD) == (0, left_out)
+    assert set(world.setups[-1][1]) == known
+
+
+def test_a_tenant_is_never_left_out(world):
+    world.known_settings = set()
+    with pytest.raises(frames.RequestError, match="tenant_id.*'blue'"):
+        set_up_client(world, {"tenant_id": "blue"})
+    assert not world.setups
+
+
+def test_other_type_errors_are_not_swallowed(world):
+    world.known_settings = None
+    with pytest.raises(TypeError):
+        set_up_client(world, {})
 
 
 def test_bad_items_never_reach_the_client(store, world):
@@ -902,6 +947,23 @@ def test_the_master_is_asked_for_its_numbers():
     assert metrics.read_master({}) == {}
 
 
+def test_set_up_waits_for_the_masters_http_service_where_asked_to(peer, world):
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    options = {**OPTIONS, "master_metrics_port": str(port), "check_server": "1"}
+    assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == frames.STORE_AWAY
+    assert not world.setups
+    with http.server.HTTPServer(("127.0.0.1", port), Page) as page:
+        threading.Thread(target=page.serve_forever, daemon=True).start()
+        assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == 0
+        page.shutdown()
+
+
+def test_without_a_metrics_port_there_is_nothing_to_wait_for(peer):
+    options = frames.encode_pairs({**OPTIONS, "check_server": "1"})
+    assert code_of(peer.call(frames.SETUP, options)) == 0
+
+
 def test_the_owner_reads_its_settings():
     lines = iter(["global_segment_size=1024\n", "protocol=rdma\n", "device_name=a=b\n", "\n",
                   "clear\n", "nonsense\n"])
@@ -921,12 +983,19 @@ def test_the_owner_reads_its_settings():
 def test_the_owner_tries_until_it_is_mounted(monkeypatch):
     monkeypatch.setattr(owner, "RETRY_PAUSE_S", 0.001)
     codes = [-1, -1, 0]
+
+    def answer_set_up(*_, **settings):
+        if "enable_ssd_offload" in settings:
+            raise TypeError("no such argument")
+        return codes.pop(0)
+
     stores = types.SimpleNamespace(MooncakeDistributedStore=lambda: types.SimpleNamespace(
-        setup=lambda *args, tenant_id: codes.pop(0), get_hostname=lambda: "h:1"))
-    settings = {**owner.DEFAULTS, "global_segment_size": "1024", "master_server_address": "m:1"}
+        setup=answer_set_up, get_hostname=lambda: "h:1"))
+    settings = {**owner.DEFAULTS, "global_segment_size": "1024", "master_server_address": "m:1",
+                "enable_ssd_offload": "1"}
     said = []
     assert owner.mount(stores, settings, threading.Event(), said.append) is not None
-    assert said == ["failed -1", "failed -1", "ready h:1"]
+    assert said == ["unsupported enable_ssd_offload", "failed -1", "failed -1", "ready h:1"]
     closed = threading.Event()
     closed.set()
     assert owner.mount(stores, settings, closed, said.append) is None

@@ -6,15 +6,13 @@ keys in a batch, sizes of zero, answers that are too many. None of that gets pas
 
 import time
 
-from hitide.store_agent import frames, watch
+from hitide.store_agent import client_setup, frames, watch
 from hitide.store_agent.segments import Segments
 
 NO_SPACE = -200
 BAD_PARAMETERS = -600
 NOT_FOUND = -704
 SUSPICIOUS = (-1, -900, -901)  # the client could not ask the store
-SETTINGS = ("local_hostname", "metadata_server", "protocol", "device_name",
-            "master_server_address")
 THIN_SETTINGS = ("client_server_address",)
 PROBE_KEY = b"hitide/probe"
 NO_SPACE_TRIES = 3
@@ -61,7 +59,7 @@ class GuardedStore:
         if self._store is not None:
             raise frames.RequestError("set up already")
         thin = options.get("standalone_storage") == "1"
-        missing = [name for name in (THIN_SETTINGS if thin else SETTINGS) if name not in options]
+        missing = [name for name in (THIN_SETTINGS if thin else client_setup.REQUIRED) if name not in options]
         if missing:
             raise frames.RequestError(f"set-up lacks {', '.join(missing)}")
         store = self._package.MooncakeDistributedStore()
@@ -69,10 +67,7 @@ class GuardedStore:
         if thin:
             code = store.setup_dummy(0, 0, options["client_server_address"])
         else:
-            code = store.setup(options["local_hostname"], options["metadata_server"], 0, 0,
-                               options["protocol"], options["device_name"],
-                               options["master_server_address"],
-                               tenant_id=options.get("tenant_id", "default"))
+            code, _ = client_setup.set_up(store, options, 0)
         if code is None or int(code) != 0:
             return -1 if code is None else int(code)
         # Over TCP the client takes any address, and what is registered can be read by peers.

@@ -2,7 +2,8 @@
 
 Speaks in lines on standard input and output, or, with --socket, on descriptor 3. Its settings come
 first, name=value, ended by an empty line. It answers `ready HOST:PORT` once the segment is mounted,
-and `failed CODE` for each try before that. It is never killed for a slow call; when its input
+and `failed CODE` for each try before that; `unsupported NAME ...` where the client
+knows nothing of settings that are asked for and can be done without. It is never killed for a slow call; when its input
 closes it unmounts the segment and ends, and so it does when its parent ends. A line `clear` removes
 every object of the store and is answered with `cleared COUNT`: for tests.
 """
@@ -12,7 +13,7 @@ import socket
 import sys
 import threading
 
-from hitide.store_agent import process
+from hitide.store_agent import client_setup, process
 
 DEFAULTS = {"local_hostname": "localhost", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
             "device_name": "", "tenant_id": "default"}
@@ -35,12 +36,13 @@ def read_settings(lines):
 
 def mount(package, settings, closed, answer):
     """The client, once it owns its segment; None when the input closed first."""
+    told = False
     while not closed.is_set():
         store = package.MooncakeDistributedStore()
-        code = store.setup(settings["local_hostname"], settings["metadata_server"],
-                           int(settings["global_segment_size"]), 0, settings["protocol"],
-                           settings["device_name"], settings["master_server_address"],
-                           tenant_id=settings["tenant_id"])
+        code, left_out = client_setup.set_up(store, settings, int(settings["global_segment_size"]))
+        if left_out and not told:
+            answer(f"unsupported {' '.join(left_out)}")
+            told = True
         if code == 0:
             answer(f"ready {store.get_hostname()}")
             return store

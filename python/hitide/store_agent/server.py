@@ -234,6 +234,8 @@ class Server:
             if reached is None:
                 return frames.STORE_AWAY
             reached.close()
+            if options.get("check_server") == "1" and not metrics.master_serves(options):
+                return frames.STORE_AWAY
             code = store.setup(options)
             if code != 0:
                 return code

@@ -84,6 +84,7 @@ Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open(const MooncakeOptions
       [self] { self->regions_.unmap_all(); });
   const Status first = store->agent_->first_try();
   if (first.code() == StatusCode::failed_precondition) return with_install_line(first, options);
+  if (first.code() == StatusCode::invalid_argument) return first.with_context("mooncake");
   if (!first.ok()) {
     log_warning("mooncake_not_reached",
                 {{"master", options.master_server_address}, {"reason", first.to_string()}});
@@ -122,6 +123,8 @@ void MooncakeStore::start_owner() {
           {"master_server_address", options_.master_server_address},
           {"tenant_id", options_.tenant_id},
           {"global_segment_size", std::to_string(options_.global_segment_size)},
+          {"enable_ssd_offload", options_.enable_ssd_offload ? "1" : "0"},
+          {"ssd_offload_path", options_.ssd_offload_path},
       });
 }
 
@@ -143,6 +146,7 @@ AgentConfig MooncakeStore::agent_config() const {
   if (options_.master_metrics_port != 0) {
     config.setup.emplace_back("master_metrics_port", std::to_string(options_.master_metrics_port));
   }
+  if (options_.check_server) config.setup.emplace_back("check_server", "1");
   config.lanes = {options_.query_lanes, options_.read_lanes, options_.write_lanes};
   config.start_limit = options_.start_limit;
   config.control_limit = options_.call_limit;

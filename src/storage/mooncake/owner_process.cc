@@ -45,6 +45,11 @@ void OwnerProcess::take_line(const std::string& line) {
     log_info("segment_mounted", {{"owner", line.substr(std::min<std::size_t>(6, line.size()))}});
     const std::lock_guard lock(mutex_);
     mounted_ = true;
+  } else if (line.starts_with("unsupported ")) {
+    log_warning("segment_owner_settings", {{"ignored", line.substr(12)},
+                                           {"reason",
+                                            "this release of the store's client does "
+                                            "not know them"}});
   } else {
     log_limited(LogLevel::warning, "segment_not_mounted", std::chrono::seconds(30),
                 {{"owner", line}});
