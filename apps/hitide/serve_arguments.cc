@@ -22,13 +22,22 @@ std::shared_ptr<GivenOptions> add_table_options(CLI::App& command) {
   for (const OptionRow& row : option_table()) {
     const std::string name(row.name);
     std::string names = name;
-    // -ngl is put into its long form before the parser sees it.
-    if (row.alias.size() == 2) names += "," + std::string(row.alias);
+    for (const std::string_view alias : aliases_of(row)) {
+      // -ngl is put into its long form before the parser sees it.
+      if (alias.size() == 2 || alias.starts_with("--")) names += "," + std::string(alias);
+    }
     CLI::Option* option = nullptr;
     if (row.kind == OptionKind::toggle) {
       option = command.add_flag_callback(
           names, [given, name] { given->emplace_back(name, ""); }, help_text(row));
       option->disable_flag_override();
+    } else if (row.repeatable) {
+      const std::function<void(const std::vector<std::string>&)> take =
+          [given, name](const std::vector<std::string>& values) {
+            for (const std::string& value : values) given->emplace_back(name, value);
+          };
+      option = command.add_option_function(names, take, help_text(row));
+      option->allow_extra_args(false)->type_name(std::string(row.value));
     } else {
       const std::function<void(const std::string&)> take = [given, name](const std::string& value) {
         given->emplace_back(name, value);

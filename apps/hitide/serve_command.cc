@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 
 #include <fcntl.h>
@@ -19,10 +18,12 @@
 #include "cli.h"
 #include "engine/llama/llama_engine.h"
 #include "serve_arguments.h"
-#include "server/extra_config.h"
 #include "server/http_server.h"
 #include "server/setup.h"
+#include "spec/engine_flags.h"
 #include "spec/option_table.h"
+#include "spec/storage_config.h"
+#include "surroundings.h"
 
 namespace hitide::cli {
 namespace {
@@ -84,11 +85,6 @@ char wait_for_end() {
   return why;
 }
 
-std::string environment(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 // The engine holds whole pages: takes what is beyond the last one off, and refuses what is then too
 // small in the option's own words.
 Status settle_device_tokens(EngineOptions& engine) {
@@ -104,41 +100,50 @@ Status settle_device_tokens(EngineOptions& engine) {
                     std::to_string(least) + " tokens");
 }
 
-Result<ServeOptions> read_options(const GivenOptions& given) {
+struct ReadOptions {
   ServeOptions options;
+  StorageConfigReport storage;
   bool no_store_path = false;
+};
+
+Result<ReadOptions> read_options(const GivenOptions& given) {
+  ReadOptions read;
+  ServeOptions& options = read.options;
   std::vector<std::string> names;
   for (const auto& [name, value] : given) {
     HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
     names.push_back(name);
   }
-  if (!options.storage_extra_config.empty()) {
-    HITIDE_ASSIGN_OR_RETURN(const std::string json,
-                            read_storage_config(options.storage_extra_config));
-    HITIDE_RETURN_IF_ERROR(apply_storage_config(json, options));
-  }
+  options.cache.storage.mooncake.package_path = installed_package();
+  HITIDE_ASSIGN_OR_RETURN(read.storage, apply_storage_config(storage_environment(), options));
   if (options.cache.storage.backend == "file" && options.cache.storage.path.empty()) {
     options.cache.storage.path =
         default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
                            environment("XDG_CACHE_HOME"), environment("HOME"));
-    no_store_path = options.cache.storage.path.empty();
+    read.no_store_path = options.cache.storage.path.empty();
   }
   HITIDE_RETURN_IF_ERROR(settle_options(options, names));
   HITIDE_RETURN_IF_ERROR(settle_device_tokens(options.engine));
-  if (no_store_path && options.cache.enabled) warn_of_no_store_path();
-  return options;
+  return read;
 }
 
-int serve(const GivenOptions& given) {
+int serve(const GivenOptions& given, std::vector<std::string> engine_flags) {
   const auto fail = [](const Status& status, int code) {
     return complain(kCommand, std::string(status.message()), code);
   };
-  Result<ServeOptions> options = read_options(given);
-  if (!options.ok()) return fail(options.status(), kUsage);
+  Result<ReadOptions> read = read_options(given);
+  if (!read.ok()) return fail(read.status(), kUsage);
+  ServeOptions* const options = &read->options;
+  options->engine_flags = std::move(engine_flags);
   set_log_level_by_name(options->server.log_level);
   if (const Status model = check_model_file(options->engine.model_path); !model.ok()) {
     return fail(model, kFailed);
   }
+  if (options->cache.enabled) {
+    log_storage_config(read->storage);
+    if (read->no_store_path) warn_of_no_store_path();
+  }
+  log_accepted_options(*options);
   if (!install_signals()) return complain(kCommand, "no signal handlers", kFailed);
 
   // The port comes first, so that one in use fails before minutes of loading.
@@ -173,21 +178,13 @@ int serve(const GivenOptions& given) {
 }
 
 int run_serve(const CLI::App& command, const GivenOptions& given, bool print_defaults) {
-  const std::vector<std::string> rest = command.remaining();
-  if (!rest.empty()) {
-    const std::string name = rest.front().substr(0, rest.front().find('='));
-    if (name.empty() || name[0] != '-') {
-      return complain(kCommand, "'" + rest.front() + "' is not expected here", kUsage);
-    }
-    ServeOptions ignored;
-    const Status status = set_option(option_table(), name, "", ignored);
-    return complain(kCommand, std::string(status.message()), kUsage);
-  }
+  Result<std::vector<std::string>> flags = take_engine_flags(command.remaining());
+  if (!flags.ok()) return complain(kCommand, std::string(flags.status().message()), kUsage);
   if (print_defaults) {
     std::fputs(defaults_text().c_str(), stdout);
     return printed(kCommand);
   }
-  return serve(given);
+  return serve(given, std::move(*flags));
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 namespace hitide {
 namespace {
 
-constexpr std::size_t kConfigBytesMax = 1u << 20;
 constexpr std::string_view kGgufMagic = "GGUF";
 
 std::string gigabytes(std::uint64_t bytes) {
@@ -59,17 +58,6 @@ void set_log_level_by_name(std::string_view level) {
   for (const auto& [name, value] : kLevels) {
     if (name == level) set_log_level(value);
   }
-}
-
-Result<std::string> read_storage_config(const std::string& text) {
-  if (text.empty() || text[0] != '@') return text;
-  Result<std::string> content = read_file(text.substr(1), kConfigBytesMax);
-  if (!content.ok()) {
-    return Status(
-        StatusCode::invalid_argument,
-        fmt::format("--hicache-storage-backend-extra-config: {}", content.status().message()));
-  }
-  return content;
 }
 
 std::string default_store_path(const std::string& sglang_directory,

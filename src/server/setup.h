@@ -13,10 +13,6 @@ namespace hitide {
 // `level` is one of those of --log-level.
 void set_log_level_by_name(std::string_view level);
 
-// The JSON of --hicache-storage-backend-extra-config: the text itself, or what stands in FILE when
-// it is "@FILE". A failure names the file.
-Result<std::string> read_storage_config(const std::string& text);
-
 // Where the file store lies when the configuration does not say: the directory of SGLang's
 // variable, else the XDG cache directory. Empty values count as not set, and a relative
 // XDG_CACHE_HOME too. Empty: none of them is set.

@@ -26,18 +26,6 @@ class SetupTest : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST_F(SetupTest, StorageConfigIsTextOrAFile) {
-  EXPECT_EQ(read_storage_config("{\"a\":1}").value(), "{\"a\":1}");
-  EXPECT_EQ(read_storage_config("@" + file("c.json", "{}")).value(), "{}");
-  for (const std::string& bad :
-       {"@" + (folder_ / "none").string(), "@" + folder_.string(), std::string("@")}) {
-    const auto content = read_storage_config(bad);
-    EXPECT_EQ(content.status().code(), StatusCode::invalid_argument) << bad;
-    EXPECT_NE(content.status().message().find("extra-config"), std::string::npos);
-    EXPECT_NE(content.status().message().find(bad.substr(1)), std::string::npos);
-  }
-}
-
 TEST(StorePath, SglangsVariableThenXdgThenHome) {
   EXPECT_EQ(default_store_path("/s", "/x", "/h"), "/s");
   EXPECT_EQ(default_store_path("", "/x", "/h"), "/x/hitide/store");

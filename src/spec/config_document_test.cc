@@ -72,32 +72,10 @@ TEST(ConfigDocument, YamlScalarsHaveTheTypesOfTheCoreSchema) {
     const std::string whole = parsed("a: " + scalar + "\n", ConfigFormat::yaml);
     return whole.size() > 4 ? whole.substr(3, whole.size() - 4) : whole;
   };
-  for (const char* text : {"no",
-                           "No",
-                           "off",
-                           "yes",
-                           "y",
-                           "n",
-                           "on",
-                           "12:30",
-                           "1_000",
-                           "2026-11-30",
-                           "0x",
-                           "0o8",
-                           "1.2.3",
-                           "1e",
-                           "+",
-                           "-",
-                           ".",
-                           "4gb",
-                           "127.0.0.1:50051",
-                           ".inf",
-                           ".nan",
-                           "tRUE",
-                           "1,5",
-                           "0b11",
-                           "-0x10",
-                           "<<"}) {
+  for (const char* text :
+       {"no",         "No",   "off",  "yes",   "y",    "n",     "on", "12:30", "1_000",
+        "2026-11-30", "0x",   "0o8",  "1.2.3", "1e",   "+",     ".",  "4gb",   "127.0.0.1:50051",
+        ".inf",       ".nan", "tRUE", "1,5",   "0b11", "-0x10", "<<"}) {
     EXPECT_EQ(typed(text), "'" + std::string(text) + "'");
   }
   for (const char* text : {"true", "True", "TRUE"}) EXPECT_EQ(typed(text), "true");

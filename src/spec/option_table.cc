@@ -5,7 +5,8 @@
 
 #include <fmt/format.h>
 
-#include "spec/parse_value.h"
+#include "spec/engine_flags.h"
+#include "spec/option_setters.h"
 
 namespace hitide {
 namespace {
@@ -14,56 +15,48 @@ constexpr std::uint64_t kGigabyte = 1'000'000'000;
 constexpr std::string_view kModel = "Model and engine";
 constexpr std::string_view kServer = "Server";
 constexpr std::string_view kCache = "Cache";
-constexpr std::string_view kStorage = "Storage configuration";
-
-template <typename T>
-Status set_count(T& field, std::string_view value, std::uint64_t least, std::uint64_t most) {
-  HITIDE_ASSIGN_OR_RETURN(const std::uint64_t count, parse_count(value, least, most));
-  field = static_cast<T>(count);
-  return {};
-}
-
-Status set_number(double& field, std::string_view value, double least, double most) {
-  HITIDE_ASSIGN_OR_RETURN(field, parse_number(value, least, most));
-  return {};
-}
-
-Status set_bytes(std::uint64_t& field, std::string_view value, std::uint64_t bare_unit) {
-  HITIDE_ASSIGN_OR_RETURN(field, parse_bytes(value, bare_unit));
-  return {};
-}
-
-Status set_text(std::string& field, std::string_view value) {
-  if (value.empty()) return Status(StatusCode::invalid_argument, "the value is empty");
-  if (value.find('\0') != std::string_view::npos) {
-    return Status(StatusCode::invalid_argument, "the value has a zero byte");
-  }
-  field = value;
-  return {};
-}
-
-Status check_choice(std::string_view value, std::initializer_list<std::string_view> choices) {
-  if (std::find(choices.begin(), choices.end(), value) != choices.end()) return {};
-  return Status(StatusCode::invalid_argument,
-                fmt::format("'{}' is not here; there {} {}", value.substr(0, 200),
-                            choices.size() == 1 ? "is" : "are", fmt::join(choices, ", ")));
-}
-
-Status set_choice(std::string& field, std::string_view value,
-                  std::initializer_list<std::string_view> choices) {
-  HITIDE_RETURN_IF_ERROR(check_choice(value, choices));
-  field = value;
-  return {};
-}
-
-std::string number_text(double value) { return fmt::format("{}", value); }
-std::string toggle_text(bool value) { return value ? "on" : "off"; }
 
 using Options = ServeOptions;
 using View = std::string_view;
 
+bool is_pool_name(View name) {
+  return !name.empty() && name.size() <= 15 && std::all_of(name.begin(), name.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
+  });
+}
+
+// KIND for all pools, or POOL=KIND for one.
+Status set_host_allocator(HostOptions& host, View value) {
+  const std::size_t equals = value.find('=');
+  std::string kind;
+  HITIDE_RETURN_IF_ERROR(set_choice(kind, equals == View::npos ? value : value.substr(equals + 1),
+                                    {"shm", "mmap", "store"}));
+  if (equals == View::npos) {
+    host.allocator = kind;
+    return {};
+  }
+  const View pool = value.substr(0, equals);
+  if (!is_pool_name(pool)) {
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("'{}': a pool's name is 1 to 15 of a-z, 0-9 and _", value.substr(0, 200)));
+  }
+  std::erase_if(host.pool_allocators,
+                [&](const HostAllocatorChoice& choice) { return choice.pool == pool; });
+  host.pool_allocators.push_back({.pool = std::string(pool), .kind = kind});
+  return {};
+}
+
+std::string host_allocator_text(const HostOptions& host) {
+  std::string text = host.allocator;
+  for (const HostAllocatorChoice& choice : host.pool_allocators) {
+    text += fmt::format(" {}={}", choice.pool, choice.kind);
+  }
+  return text;
+}
+
 constexpr std::array kModelRows = {
-    OptionRow{"--model-path", "-m", kModel, OptionKind::text, "FILE", "a GGUF file", "",
+    OptionRow{"--model-path", "-m,--model", kModel, OptionKind::text, "FILE", "a GGUF file", "",
               "The model. Required.", [](const Options& o) { return o.engine.model_path; },
               [](Options& o, View v) { return set_text(o.engine.model_path, v); }},
     OptionRow{
@@ -86,10 +79,10 @@ constexpr std::array kModelRows = {
               [](const Options& o) { return std::to_string(o.engine.gpu_layers); },
               [](Options& o, View v) { return set_count(o.engine.gpu_layers, v, 0, 10000); }},
     OptionRow{
-        "--max-running-requests", "", kModel, OptionKind::number, "COUNT", "1..64", "",
+        "--max-running-requests", "", kModel, OptionKind::number, "COUNT", "1..191", "",
         "Requests computed at the same time; the others wait.",
         [](const Options& o) { return std::to_string(o.engine.running_requests_max); },
-        [](Options& o, View v) { return set_count(o.engine.running_requests_max, v, 1, 64); }},
+        [](Options& o, View v) { return set_count(o.engine.running_requests_max, v, 1, 191); }},
     OptionRow{
         "--prefill-chunk", "", kModel, OptionKind::number, "TOKENS", "1..8192",
         "128, rounded up to whole pages",
@@ -101,6 +94,11 @@ constexpr std::array kModelRows = {
               "llama.cpp's micro-batch. f16 is exact below 64 only.",
               [](const Options& o) { return std::to_string(o.engine.micro_batch); },
               [](Options& o, View v) { return set_count(o.engine.micro_batch, v, 0, 8192); }},
+    OptionRow{"--tensor-parallel-size", "--tp-size,--tp", kModel, OptionKind::number, "COUNT",
+              "1..1024", "",
+              "Without effect: llama.cpp computes as one rank, and sizes are not divided.",
+              [](const Options& o) { return std::to_string(o.tensor_parallel_size); },
+              [](Options& o, View v) { return set_count(o.tensor_parallel_size, v, 1, 1024); }},
 };
 
 constexpr std::array kServerRows = {
@@ -169,7 +167,8 @@ constexpr std::array kCacheRows = {
               "the context and half of it more", "Size of the device tier (llama.cpp's cells).",
               [](const Options& o) { return std::to_string(o.engine.device_tokens); },
               [](Options& o, View v) { return set_count(o.engine.device_tokens, v, 0, 1u << 24); }},
-    OptionRow{"--device-sequences", "", kCache, OptionKind::number, "COUNT", "2..192", "",
+    OptionRow{"--device-sequences", "", kCache, OptionKind::number, "COUNT", "2..192",
+              "64; more with many running requests",
               "Sequences of the device tier: cached leaf paths and running requests.",
               [](const Options& o) { return std::to_string(o.engine.sequences_max); },
               [](Options& o, View v) { return set_count(o.engine.sequences_max, v, 2, 192); }},
@@ -183,26 +182,61 @@ constexpr std::array kCacheRows = {
               "Size of the host tier as a multiple of the device tier's bytes.",
               [](const Options& o) { return number_text(o.cache.host.ratio); },
               [](Options& o, View v) { return set_number(o.cache.host.ratio, v, 0.0, 10000.0); }},
-    OptionRow{"--hicache-mem-layout", "", kCache, OptionKind::text, "LAYOUT", "page_packed",
-              "page_packed", "How the bytes of a host page lie.",
-              [](const Options&) { return std::string("page_packed"); },
-              [](Options&, View v) { return check_choice(v, {"page_packed"}); }},
-    OptionRow{"--host-allocator", "", kCache, OptionKind::text, "KIND", "shm", "",
-              "Where host memory comes from.",
-              [](const Options& o) { return o.cache.host.allocator; },
-              [](Options& o, View v) { return set_choice(o.cache.host.allocator, v, {"shm"}); }},
+    OptionRow{"--hicache-mem-layout", "", kCache, OptionKind::text, "LAYOUT",
+              "page_packed, layer_first, page_first, page_first_direct, page_first_kv_split, "
+              "page_head",
+              "", "How the bytes of a host page lie: page_packed, whatever is given.",
+              [](const Options& o) { return o.mem_layout; },
+              [](Options& o, View v) {
+                return set_choice(o.mem_layout, v,
+                                  {"page_packed", "layer_first", "page_first", "page_first_direct",
+                                   "page_first_kv_split", "page_head"});
+              }},
+    OptionRow{"--hicache-io-backend", "", kCache, OptionKind::text, "BACKEND",
+              "kernel, direct, kernel_ascend", "the engine's own copies",
+              "Without effect: the engine copies pages itself.",
+              [](const Options& o) { return o.io_backend; },
+              [](Options& o, View v) {
+                return set_choice(o.io_backend, v, {"kernel", "direct", "kernel_ascend"});
+              }},
+    OptionRow{"--hicache-host-memory-mode", "", kCache, OptionKind::text, "MODE", "cache", "cache",
+              "What host memory is used for.", [](const Options&) { return std::string("cache"); },
+              [](Options&, View v) { return check_choice(v, {"cache"}); }},
+    OptionRow{"--host-allocator", "", kCache, OptionKind::text, "[POOL=]KIND", "shm, mmap, store",
+              "",
+              "Where host memory comes from; POOL=KIND for one pool; may be given several times. "
+              "store is memory of the Mooncake client.",
+              [](const Options& o) { return host_allocator_text(o.cache.host); },
+              [](Options& o, View v) { return set_host_allocator(o.cache.host, v); },
+              OptionScope::any, "", true},
     OptionRow{"--hicache-storage-backend", "", kCache, OptionKind::text, "BACKEND",
-              "file, memory, null, none", "",
+              "file, mooncake, memory, null, none", "",
               "The storage tier; none turns it off, memory and null are for tests.",
               [](const Options& o) { return o.cache.storage.backend; },
               [](Options& o, View v) {
-                return set_choice(o.cache.storage.backend, v, {"file", "memory", "null", "none"});
+                return set_choice(o.cache.storage.backend, v,
+                                  {"file", "mooncake", "memory", "null", "none"});
               }},
     OptionRow{"--hicache-storage-backend-extra-config", "", kCache, OptionKind::text, "JSON",
-              "a JSON object, or @FILE with one", "none",
+              "a JSON object, or @FILE of JSON, TOML or YAML", "none",
               "Configuration of the storage tier; its keys are below.",
               [](const Options& o) { return o.storage_extra_config; },
               [](Options& o, View v) { return set_text(o.storage_extra_config, v); }},
+    OptionRow{"--strict-config", "", kCache, OptionKind::toggle, "", "", "off",
+              "Refuse unknown and unused keys of the storage configuration instead of warning.",
+              [](const Options& o) { return toggle_text(o.strict_config); },
+              [](Options& o, View) {
+                o.strict_config = true;
+                return Status();
+              }},
+    OptionRow{"--no-staging", "", kCache, OptionKind::toggle, "", "", "off",
+              "No storage for pools that the store cannot take as they are, instead of copying "
+              "through bounce memory.",
+              [](const Options& o) { return toggle_text(!o.cache.storage.staging); },
+              [](Options& o, View) {
+                o.cache.storage.staging = false;
+                return Status();
+              }},
     OptionRow{"--hicache-write-policy", "", kCache, OptionKind::text, "POLICY", "write_through",
               "write_through", "When pages are copied down.",
               [](const Options&) { return std::string("write_through"); },
@@ -212,11 +246,17 @@ constexpr std::array kCacheRows = {
                 return Status();
               }},
     OptionRow{"--hicache-storage-prefetch-policy", "", kCache, OptionKind::text, "POLICY",
-              "timeout", "timeout", "How long a request waits for storage.",
-              [](const Options&) { return std::string("timeout"); },
+              "timeout, wait_complete", "",
+              "How long a request waits for storage: prefetch_timeout_* at most, or until all that "
+              "storage holds has come.",
+              [](const Options& o) {
+                const bool timeout = o.cache.policy.prefetch_policy == PrefetchPolicy::timeout;
+                return std::string(timeout ? "timeout" : "wait_complete");
+              },
               [](Options& o, View v) {
-                HITIDE_RETURN_IF_ERROR(check_choice(v, {"timeout"}));
-                o.cache.policy.prefetch_policy = PrefetchPolicy::timeout;
+                HITIDE_RETURN_IF_ERROR(check_choice(v, {"timeout", "wait_complete"}));
+                o.cache.policy.prefetch_policy =
+                    v == "timeout" ? PrefetchPolicy::timeout : PrefetchPolicy::wait_complete;
                 return Status();
               }},
     OptionRow{"--radix-eviction-policy", "", kCache, OptionKind::text, "POLICY", "lru", "lru",
@@ -234,90 +274,6 @@ constexpr std::array kCacheRows = {
         [](Options& o, View v) { return set_number(o.cache.prefill_tokens_per_s, v, 0.0, 1e7); }},
 };
 
-constexpr double kSecondsMax = 86400.0;
-
-constexpr std::array kStorageRows = {
-    OptionRow{"path", "", kStorage, OptionKind::text, "DIR", "a directory",
-              "$SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR, else $XDG_CACHE_HOME/hitide/store, else "
-              "~/.cache/hitide/store",
-              "file: where it lies; made when it is not there.",
-              [](const Options& o) { return o.cache.storage.path; },
-              [](Options& o, View v) { return set_text(o.cache.storage.path, v); }},
-    OptionRow{"max_size", "", kStorage, OptionKind::bytes, "BYTES", ">= 0, or with a unit",
-              "a tenth of the free disk, at most 64 GiB", "file: it evicts to stay below this.",
-              [](const Options& o) { return format_bytes(o.cache.storage.bytes_max); },
-              [](Options& o, View v) { return set_bytes(o.cache.storage.bytes_max, v, 1); }},
-    OptionRow{"segment_size", "", kStorage, OptionKind::bytes, "BYTES", "1 MiB..1 GiB", "",
-              "file: size of one segment file.",
-              [](const Options& o) { return format_bytes(o.cache.storage.segment_bytes); },
-              [](Options& o, View v) {
-                HITIDE_ASSIGN_OR_RETURN(const std::uint64_t bytes, parse_bytes(v, 1));
-                if (bytes < (1u << 20) || bytes > (1u << 30)) {
-                  return Status(StatusCode::invalid_argument,
-                                fmt::format("'{}' is not in 1 MiB..1 GiB", v));
-                }
-                o.cache.storage.segment_bytes = static_cast<std::uint32_t>(bytes);
-                return Status();
-              }},
-    OptionRow{"sync_interval_ms", "", kStorage, OptionKind::number, "MS", "1..3600000", "",
-              "file: longest time that written data waits for a sync.",
-              [](const Options& o) { return std::to_string(o.cache.storage.sync_interval_ms); },
-              [](Options& o, View v) {
-                return set_count(o.cache.storage.sync_interval_ms, v, 1, 3'600'000);
-              }},
-    OptionRow{"threads", "", kStorage, OptionKind::number, "COUNT", "1..64", "",
-              "Reads and writes in flight.",
-              [](const Options& o) { return std::to_string(o.cache.storage.threads); },
-              [](Options& o, View v) { return set_count(o.cache.storage.threads, v, 1, 64); }},
-    OptionRow{
-        "prefetch_threshold", "", kStorage, OptionKind::number, "TOKENS", "0..16777216", "",
-        "Storage is not asked for fewer tokens than this.",
-        [](const Options& o) { return std::to_string(o.cache.policy.prefetch_threshold_tokens); },
-        [](Options& o, View v) {
-          return set_count(o.cache.policy.prefetch_threshold_tokens, v, 0, 1u << 24);
-        }},
-    OptionRow{"prefetch_timeout_base", "", kStorage, OptionKind::number, "S", "0..86400", "",
-              "Time that a request waits for storage, whatever its length.",
-              [](const Options& o) { return number_text(o.cache.policy.prefetch_timeout_base_s); },
-              [](Options& o, View v) {
-                return set_number(o.cache.policy.prefetch_timeout_base_s, v, 0.0, kSecondsMax);
-              }},
-    OptionRow{"prefetch_timeout_per_ki_token", "", kStorage, OptionKind::number, "S", "0..86400",
-              "", "More of it for each 1024 tokens to be read.",
-              [](const Options& o) {
-                return number_text(o.cache.policy.prefetch_timeout_per_ki_token_s);
-              },
-              [](Options& o, View v) {
-                return set_number(o.cache.policy.prefetch_timeout_per_ki_token_s, v, 0.0,
-                                  kSecondsMax);
-              }},
-    OptionRow{"prefetch_timeout_max", "", kStorage, OptionKind::number, "S", "0..86400", "",
-              "Most of it. The predicted time to recompute bounds it too.",
-              [](const Options& o) { return number_text(o.cache.policy.prefetch_timeout_max_s); },
-              [](Options& o, View v) {
-                return set_number(o.cache.policy.prefetch_timeout_max_s, v, 0.0, kSecondsMax);
-              }},
-    OptionRow{"prefetch_occupancy_max", "", kStorage, OptionKind::number, "SHARE", "0.01..1", "",
-              "Share of the host tier that prefetches may hold at a time.",
-              [](const Options& o) { return number_text(o.cache.policy.prefetch_occupancy_max); },
-              [](Options& o, View v) {
-                return set_number(o.cache.policy.prefetch_occupancy_max, v, 0.01, 1.0);
-              }},
-    OptionRow{
-        "load_back_threshold", "", kStorage, OptionKind::number, "TOKENS", "0..16777216", "",
-        "Fewer tokens than this are recomputed, not loaded from the host tier.",
-        [](const Options& o) { return std::to_string(o.cache.policy.load_back_threshold_tokens); },
-        [](Options& o, View v) {
-          return set_count(o.cache.policy.load_back_threshold_tokens, v, 0, 1u << 24);
-        }},
-    OptionRow{"batch_pages", "", kStorage, OptionKind::number, "PAGES", "1..1024", "",
-              "Pages of one read or write.",
-              [](const Options& o) { return std::to_string(o.cache.policy.storage_batch_pages); },
-              [](Options& o, View v) {
-                return set_count(o.cache.policy.storage_batch_pages, v, 1, 1024);
-              }},
-};
-
 constexpr auto kRows = [] {
   std::array<OptionRow, kModelRows.size() + kServerRows.size() + kCacheRows.size()> all;
   auto end = std::copy(kModelRows.begin(), kModelRows.end(), all.begin());
@@ -326,58 +282,25 @@ constexpr auto kRows = [] {
   return all;
 }();
 
-// Flags that people know from SGLang and that have no meaning here yet, so that the refusal can say
-// that this is no misspelling.
-constexpr std::array<std::string_view, 18> kForeignFlags = {"--hicache-io-backend",
-                                                            "--admin-api-key",
-                                                            "--no-staging",
-                                                            "--tp-size",
-                                                            "--tensor-parallel-size",
-                                                            "--dp-size",
-                                                            "--pp-size",
-                                                            "--mem-fraction-static",
-                                                            "--max-total-tokens",
-                                                            "--chat-template",
-                                                            "--chunked-prefill-size",
-                                                            "--hicache-host-memory-mode",
-                                                            "--radix-eviction-policy-config",
-                                                            "--radix-cache-backend",
-                                                            "--lora-paths",
-                                                            "--speculative-algorithm",
-                                                            "--trust-remote-code",
-                                                            "--dtype"};
-
-std::string known_names(std::span<const OptionRow> table) {
-  std::string names;
-  for (const OptionRow& row : table) {
-    if (!names.empty()) names += ", ";
-    names += row.name;
-  }
-  return names;
-}
-
-void append_markdown_rows(std::string& out, std::span<const OptionRow> rows,
-                          std::string_view group) {
-  out += "| option | value | accepted | default | meaning |\n|---|---|---|---|---|\n";
-  const auto code = [](std::string_view text) {
-    return text.empty() ? std::string() : fmt::format("`{}`", text);
-  };
-  for (const OptionRow& row : rows) {
-    if (row.group != group) continue;
-    const std::string alias = row.alias.empty() ? "" : fmt::format(", `{}`", row.alias);
-    out += fmt::format("| `{}`{} | {} | {} | {} | {} |\n", row.name, alias, code(row.value),
-                       row.range, default_of(row), row.text);
-  }
-}
-
 }  // namespace
 
 std::span<const OptionRow> option_table() { return kRows; }
-std::span<const OptionRow> storage_config_table() { return kStorageRows; }
+
+std::vector<std::string_view> aliases_of(const OptionRow& row) {
+  std::vector<std::string_view> out;
+  for (std::string_view rest = row.alias; !rest.empty();) {
+    out.push_back(rest.substr(0, rest.find(',')));
+    rest.remove_prefix(std::min(rest.size(), out.back().size() + 1));
+  }
+  return out;
+}
 
 const OptionRow* find_option(std::span<const OptionRow> table, std::string_view name) {
   for (const OptionRow& row : table) {
-    if (row.name == name || (!row.alias.empty() && row.alias == name)) return &row;
+    if (row.name == name) return &row;
+    for (const std::string_view alias : aliases_of(row)) {
+      if (alias == name) return &row;
+    }
   }
   return nullptr;
 }
@@ -387,64 +310,15 @@ Status set_option(std::span<const OptionRow> table, std::string_view name, std::
   if (const OptionRow* row = find_option(table, name)) {
     return row->set(options, value).with_context(row->name);
   }
-  const bool flags = table.data() == option_table().data();
-  const std::string shown(name.substr(0, 100));
-  std::string message;
-  if (flags && std::find(kForeignFlags.begin(), kForeignFlags.end(), name) != kForeignFlags.end()) {
-    message = fmt::format("{}: this version has no such option yet", shown);
-  } else if (flags) {
-    message = fmt::format("{}: no such option; `hitide serve --help` lists them", shown);
-  } else {
-    message = fmt::format("'{}' is not a known key; the keys are {}", shown, known_names(table));
-  }
-  return Status(StatusCode::invalid_argument, std::move(message));
+  if (table.data() == option_table().data()) return unknown_flag(name);
+  return Status(StatusCode::invalid_argument,
+                fmt::format("'{}' is not a known key", name.substr(0, 100)));
 }
 
 std::string default_of(const OptionRow& row) {
   if (!row.default_text.empty()) return std::string(row.default_text);
   static const ServeOptions kDefaults;
   return row.get(kDefaults);
-}
-
-std::string defaults_text() {
-  std::string out;
-  for (const OptionRow& row : option_table()) {
-    const std::string value = default_of(row);
-    out += fmt::format("{} {}\n", row.name, value.empty() ? "(none)" : value);
-  }
-  out += "# keys of --hicache-storage-backend-extra-config\n";
-  for (const OptionRow& row : storage_config_table()) {
-    out += fmt::format("{} {}\n", row.name, default_of(row));
-  }
-  return out;
-}
-
-std::string options_markdown() {
-  std::string out =
-      "# Options of `hitide serve`\n\n"
-      "Written by `hitide options`; a test compares this page with the table in\n"
-      "`src/spec/option_table.cc`. Names are SGLang's where SGLang has the option; `-m`, `-c`, "
-      "`-t`\n"
-      "and `-ngl` are llama-server's. Sizes take a unit: `512MB`, `1.5GB`, `64GiB`.\n";
-  for (const std::string_view group : {kModel, kServer, kCache}) {
-    out += fmt::format("\n## {}\n\n", group);
-    append_markdown_rows(out, option_table(), group);
-  }
-  out +=
-      "\n## Storage configuration\n\n"
-      "Keys of `--hicache-storage-backend-extra-config`, a JSON object or `@FILE` with one. A key\n"
-      "that is not in this table is refused.\n\n";
-  append_markdown_rows(out, storage_config_table(), kStorage);
-  out +=
-      "\n## What wins\n\n"
-      "- `--hicache-size` over `--hicache-ratio`; without both the host tier takes a quarter of "
-      "the\n"
-      "  free memory.\n"
-      "- The key `path` over `SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`, and that over the XDG "
-      "cache\n  directory.\n"
-      "- `--disable-radix-cache` excludes `--enable-hierarchical-cache`, `--hicache-size`,\n"
-      "  `--hicache-ratio`, the storage configuration, and any storage backend but `none`.\n";
-  return out;
 }
 
 }  // namespace hitide

@@ -1,11 +1,12 @@
-// The option table: one row per option of `hitide serve`. Command-line parsing, --help,
-// --print-defaults, docs/options.md and the range checks come from it; a new option is a field, a
-// row here and a test.
+// The option tables: one row per option of `hitide serve` (option_table.cc) and one per key of the
+// storage configuration (storage_table.cc). Command-line parsing, --help, --print-defaults,
+// docs/options.md and the range checks come from them; a new option is a field, a row and a test.
 #pragma once
 
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "spec/serve_options.h"
 
@@ -16,11 +17,24 @@ enum class OptionKind : std::uint8_t {
   text,
   number,
   bytes,  // a size: a number with or without a unit
+  // Of keys alone:
+  boolean,   // set() takes it as a word
+  label,     // text that may look like a number
+  rank_map,  // text, or a table of texts by rank, of which set() gets that of rank 0
+  pairs,     // a table of texts, for each of which set() gets NAME=TEXT
+};
+
+// Where a key of the storage configuration may stand, and with which backend.
+enum class OptionScope : std::uint8_t {
+  any,             // the extra configuration, with any backend
+  file,            // the same, with the backend file alone
+  mooncake,        // any source of Mooncake's settings, one of which is used
+  mooncake_extra,  // the extra configuration, with the backend mooncake alone
 };
 
 struct OptionRow {
   std::string_view name;   // "--page-size", or a key of the storage configuration
-  std::string_view alias;  // "-m"; empty: none
+  std::string_view alias;  // "-m", or several with commas between them; empty: none
   std::string_view group;
   OptionKind kind = OptionKind::text;
   std::string_view value;         // what the value is called in help, with its unit
@@ -30,12 +44,17 @@ struct OptionRow {
   std::string (*get)(const ServeOptions& options) = nullptr;
   // invalid_argument without the option's name: set_option() puts it in front.
   Status (*set)(ServeOptions& options, std::string_view value) = nullptr;
+  OptionScope scope = OptionScope::any;
+  std::string_view variable = {};  // the environment variable that says the same; empty: none
+  bool repeatable = false;         // may be given several times; set() gets each
 };
 
 // Flags, grouped, in the order of the help.
 std::span<const OptionRow> option_table();
 // Keys of --hicache-storage-backend-extra-config.
 std::span<const OptionRow> storage_config_table();
+
+std::vector<std::string_view> aliases_of(const OptionRow& row);
 
 // By name or alias; nullptr: there is none.
 const OptionRow* find_option(std::span<const OptionRow> table, std::string_view name);

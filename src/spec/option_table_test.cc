@@ -25,6 +25,7 @@ constexpr Sample kSamples[] = {
     {"--max-running-requests", "7", "7"},
     {"--prefill-chunk", "256", "256"},
     {"--micro-batch", "64", "64"},
+    {"--tensor-parallel-size", "4", "4"},
     {"--host", "0.0.0.0", "0.0.0.0"},
     {"--port", "8000", "8000"},
     {"--served-model-name", "smol", "smol"},
@@ -40,12 +41,16 @@ constexpr Sample kSamples[] = {
     {"--device-sequences", "32", "32"},
     {"--hicache-size", "1.5", "1.5 GB"},
     {"--hicache-ratio", "2.5", "2.5"},
-    {"--hicache-mem-layout", "page_packed", "page_packed"},
-    {"--host-allocator", "shm", "shm"},
-    {"--hicache-storage-backend", "memory", "memory"},
+    {"--hicache-mem-layout", "page_head", "page_head"},
+    {"--hicache-io-backend", "kernel", "kernel"},
+    {"--hicache-host-memory-mode", "cache", "cache"},
+    {"--host-allocator", "draft=mmap", "shm draft=mmap"},
+    {"--hicache-storage-backend", "mooncake", "mooncake"},
     {"--hicache-storage-backend-extra-config", "{}", "{}"},
+    {"--strict-config", "", "on"},
+    {"--no-staging", "", "on"},
     {"--hicache-write-policy", "write_through", "write_through"},
-    {"--hicache-storage-prefetch-policy", "timeout", "timeout"},
+    {"--hicache-storage-prefetch-policy", "wait_complete", "wait_complete"},
     {"--radix-eviction-policy", "lru", "lru"},
     {"--explanations-kept", "5", "5"},
     {"--prefill-speed", "150", "150"},
@@ -63,6 +68,35 @@ constexpr Sample kStorageSamples[] = {
     {"prefetch_occupancy_max", "0.25", "0.25"},
     {"load_back_threshold", "0", "0"},
     {"batch_pages", "16", "16"},
+    {"hicache_storage_pass_prefix_keys", "true", "false"},
+    {"tp_lcm_size", "4", "1"},
+    {"master_server_address", "h:1", "h:1"},
+    {"client_server_address", "[::1]:2", "[::1]:2"},
+    {"standalone_storage", "True", "true"},
+    {"local_hostname", "node-1", "node-1"},
+    {"metadata_server", "etcd://h:1", "etcd://h:1"},
+    {"global_segment_size", "2gb", "2 GiB"},
+    {"protocol", "tcp", "tcp"},
+    {"device_name", " mlx5_0, mlx5_1 ", "mlx5_0,mlx5_1"},
+    {"master_metrics_port", "0", "0"},
+    {"check_server", "YES", "true"},
+    {"tenant_id", " blue ", "blue"},
+    {"enable_ssd_offload", "1", "true"},
+    {"ssd_offload_path", "/ssd", "/ssd"},
+    {"extra_backend_tag", "tag", "tag"},
+    {"enable_group_semantics", "no", "false"},
+    {"python", "/opt/python3", "/opt/python3"},
+    {"package_path", "/opt/hitide", "/opt/hitide"},
+    {"agent_environment", "MC_LOG_LEVEL=INFO", "MC_LOG_LEVEL=INFO"},
+    {"call_limit", "0.5", "0.5"},
+    {"call_limit_per_64mib", "0", "0"},
+    {"start_limit", "20", "20"},
+    {"adopt_limit_per_gib", "60", "60"},
+    {"query_lanes", "1", "1"},
+    {"read_lanes", "16", "16"},
+    {"write_lanes", "4", "4"},
+    {"object_bytes_max", "1MiB", "1 MiB"},
+    {"bounce_bytes", "128MiB", "128 MiB"},
 };
 
 void check_round_trip(std::span<const OptionRow> table, std::span<const Sample> samples) {
@@ -85,7 +119,11 @@ TEST(OptionTable, NamesAndAliasesAreUnique) {
     std::set<std::string_view> seen;
     for (const OptionRow& row : table) {
       EXPECT_TRUE(seen.insert(row.name).second) << row.name;
-      EXPECT_TRUE(row.alias.empty() || seen.insert(row.alias).second) << row.alias;
+      for (const std::string_view alias : aliases_of(row)) {
+        EXPECT_TRUE(seen.insert(alias).second) << alias;
+        EXPECT_EQ(find_option(table, alias), find_option(table, row.name)) << alias;
+      }
+      EXPECT_TRUE(row.variable.empty() || seen.insert(row.variable).second) << row.variable;
       EXPECT_FALSE(row.text.empty()) << row.name;
       EXPECT_EQ(row.value.empty(), row.kind == OptionKind::toggle) << row.name;
     }
@@ -116,12 +154,20 @@ TEST(OptionTable, EveryValueIsCheckedAndTheMessageNamesOptionValueAndLimit) {
   expect_refused(option_table(), "--hicache-write-policy", "write_back", "write_through");
   expect_refused(option_table(), "--hicache-storage-prefetch-policy", "best_effort", "timeout");
   expect_refused(option_table(), "--radix-eviction-policy", "lfu", "lru");
-  expect_refused(option_table(), "--hicache-mem-layout", "page_first", "page_packed");
-  expect_refused(option_table(), "--hicache-storage-backend", "mooncake", "file");
+  expect_refused(option_table(), "--hicache-mem-layout", "page_last", "page_first");
+  expect_refused(option_table(), "--hicache-io-backend", "dma", "kernel");
+  expect_refused(option_table(), "--hicache-host-memory-mode", "buffer_only", "cache");
+  expect_refused(option_table(), "--hicache-storage-backend", "hf3fs", "mooncake");
+  expect_refused(option_table(), "--host-allocator", "heap", "store");
+  expect_refused(option_table(), "--host-allocator", "draft=", "store");
+  expect_refused(option_table(), "--host-allocator", "=shm", "name");
+  expect_refused(option_table(), "--host-allocator", "Draft=shm", "name");
+  expect_refused(option_table(), "--max-running-requests", "192", "1..191");
+  expect_refused(option_table(), "--tensor-parallel-size", "0", "1..1024");
   expect_refused(option_table(), "--kv-cache-dtype", "q4_0", "q8_0");
-  expect_refused(option_table(), "--hicache-io-backend", "kernel", "no such option yet");
-  expect_refused(option_table(), "--page-sise", "32", "no such option;");
-  expect_refused(storage_config_table(), "max-size", "1", "max_size");
+  expect_refused(option_table(), "--page-sise", "32", "did you mean --page-size?");
+  expect_refused(option_table(), "--lora-paths", "x", "no such option here");
+  expect_refused(storage_config_table(), "max-size", "1", "not a known key");
   expect_refused(storage_config_table(), "segment_size", "1", "1 MiB");
 }
 
@@ -141,6 +187,48 @@ TEST(OptionTable, SettleNamesBothOptionsOfAConflict) {
   const std::string given[] = {"--disable-radix-cache", "--hicache-storage-backend"};
   EXPECT_TRUE(settle_options(options, given).ok());
   EXPECT_FALSE(options.cache.enabled);
+}
+
+TEST(OptionTable, PoolsHaveAllocatorsOfTheirOwnAndTheLastOneCounts) {
+  ServeOptions options;
+  for (const char* value : {"draft=mmap", "mmap", "kv=shm", "draft=store"}) {
+    EXPECT_TRUE(set_option(option_table(), "--host-allocator", value, options).ok());
+  }
+  EXPECT_EQ(options.cache.host.allocator, "mmap");
+  ASSERT_EQ(options.cache.host.pool_allocators.size(), 2u);
+  EXPECT_EQ(options.cache.host.pool_allocators[0].pool, "kv");
+  EXPECT_EQ(options.cache.host.pool_allocators[1].pool, "draft");
+  EXPECT_EQ(options.cache.host.pool_allocators[1].kind, "store");
+}
+
+TEST(OptionTable, MemoryOfTheStoreNeedsAStoreThatHasIt) {
+  ServeOptions options;
+  options.engine.model_path = "m";
+  options.cache.host.pool_allocators = {{.pool = "kv", .kind = "store"}};
+  const Status status = settle_options(options, {});
+  EXPECT_EQ(status.code(), StatusCode::invalid_argument);
+  EXPECT_NE(status.message().find("--host-allocator"), std::string::npos);
+  EXPECT_NE(status.message().find("mooncake"), std::string::npos);
+  options.cache.storage.backend = "mooncake";
+  options.cache.storage.mooncake.master_server_address = "127.0.0.1:1";
+  EXPECT_TRUE(settle_options(options, {}).ok());
+}
+
+TEST(OptionTable, SequencesFollowTheRunningRequestsUnlessTheyAreGiven) {
+  const auto sequences = [](std::uint32_t running, bool given) {
+    ServeOptions options;
+    options.engine.model_path = "m";
+    options.engine.running_requests_max = running;
+    const std::string names[] = {"--device-sequences"};
+    const Status status = settle_options(options, std::span(names, given ? 1 : 0));
+    return status.ok() ? options.engine.sequences_max : 0;
+  };
+  EXPECT_EQ(sequences(4, false), 64u);
+  EXPECT_EQ(sequences(32, false), 64u);
+  EXPECT_EQ(sequences(100, false), 132u);
+  EXPECT_EQ(sequences(191, false), 192u);
+  EXPECT_EQ(sequences(63, true), 64u);
+  EXPECT_EQ(sequences(64, true), 0u) << "one sequence more than requests";
 }
 
 TEST(OptionTable, ChunkFollowsThePageSizeUnlessItIsGiven) {

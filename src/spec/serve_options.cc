@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "base/log.h"
 #include "spec/option_table.h"
 
 namespace hitide {
@@ -45,12 +46,48 @@ Status validate_engine(const EngineOptions& engine) {
   return {};
 }
 
+// Room for the running requests and as many cached paths again, within what the engine can hold.
+std::uint32_t default_sequences(const EngineOptions& engine) {
+  constexpr std::uint32_t kSequencesMax = 192;
+  const std::uint32_t wanted = engine.running_requests_max + engine.sequences_max / 2;
+  return std::min(kSequencesMax, std::max(engine.sequences_max, wanted));
+}
+
 }  // namespace
+
+void log_accepted_options(const ServeOptions& options) {
+  if (options.mem_layout != "page_packed" || !options.io_backend.empty()) {
+    log_info("memory_layout",
+             {{"given", fmt::format("{}{}{}", options.mem_layout,
+                                    options.io_backend.empty() ? "" : ", ", options.io_backend)},
+              {"effect", "none: pages are stored as page_packed and copied by the engine"}});
+  }
+  if (options.tensor_parallel_size > 1) {
+    log_info("tensor_parallel_size",
+             {{"given", options.tensor_parallel_size},
+              {"effect", "none: llama.cpp computes as one rank, and sizes are not divided"}});
+  }
+  if (!options.engine_flags.empty()) {
+    log_info("flags_without_effect",
+             {{"given", fmt::format("{}", fmt::join(options.engine_flags, ", "))}});
+  }
+}
 
 Status validate(const ServeOptions& options) {
   HITIDE_RETURN_IF_ERROR(validate_engine(options.engine));
   if (options.server.port > 65535) {
     return invalid(fmt::format("--port: {} is not in 0..65535", options.server.port));
+  }
+  const HostOptions& host = options.cache.host;
+  const bool store_memory =
+      host.allocator == "store" ||
+      std::any_of(host.pool_allocators.begin(), host.pool_allocators.end(),
+                  [](const HostAllocatorChoice& choice) { return choice.kind == "store"; });
+  if (store_memory && options.cache.storage.backend != "mooncake") {
+    return invalid(fmt::format(
+        "--host-allocator: store is memory of the backend mooncake, and --hicache-storage-backend "
+        "is {}",
+        options.cache.storage.backend));
   }
   return validate(options.cache);
 }
@@ -71,6 +108,7 @@ Status settle_options(ServeOptions& options, std::span<const std::string> given)
     options.cache.enabled = false;  // whatever the order of the two toggles was
   }
   EngineOptions& engine = options.engine;
+  if (!is_given("--device-sequences")) engine.sequences_max = default_sequences(engine);
   if (!is_given("--prefill-chunk") && engine.page_size != 0) {
     const std::uint32_t pages =
         (engine.prefill_chunk_tokens + engine.page_size - 1) / engine.page_size;

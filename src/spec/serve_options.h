@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <hitide/options.h>
 
@@ -38,9 +39,19 @@ struct ServeOptions {
   ServerOptions server;
   CacheOptions cache;
   // JSON text or @FILE, as given; storage_config_table() (option_table.h) says what is in it, and
-  // the program reads it into `cache`.
+  // apply_storage_config() (storage_config.h) reads it into `cache`.
   std::string storage_extra_config;
+  bool strict_config = false;  // unknown and unused keys of the storage configuration are errors
+
+  // Accepted for the sake of launch lines that come from SGLang; of no effect here.
+  std::string mem_layout = "page_packed";
+  std::string io_backend;  // empty: not given
+  std::uint32_t tensor_parallel_size = 1;
+  std::vector<std::string> engine_flags;  // names, as given
 };
+
+// One line in the log for each kind of option that was accepted without effect.
+void log_accepted_options(const ServeOptions& options);
 
 // invalid_argument that names the option.
 Status validate(const ServeOptions& options);

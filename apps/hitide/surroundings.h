@@ -1,0 +1,20 @@
+// What the program takes from its surroundings: environment variables, and what lies beside it.
+#pragma once
+
+#include <string>
+
+#include "spec/storage_config.h"
+
+namespace hitide::cli {
+
+// Empty: not set.
+std::string environment(const char* name);
+
+// The variables that the storage configuration may come from.
+Environment storage_environment();
+
+// Folder of the Python package of an installed program: share/hitide/python beside the folder that
+// the program is in. Empty: it is not there, and the place where it was built counts.
+std::string installed_package();
+
+}  // namespace hitide::cli

@@ -1,0 +1,134 @@
+// The texts that come from the option tables: --print-defaults and docs/options.md.
+
+#include <fmt/format.h>
+
+#include "spec/engine_flags.h"
+#include "spec/option_table.h"
+
+namespace hitide {
+namespace {
+
+constexpr std::size_t kPageWidth = 100;
+
+std::string code(std::string_view text) {
+  return text.empty() ? std::string() : fmt::format("`{}`", text);
+}
+
+template <typename Wanted>
+void append_rows(std::string& out, std::span<const OptionRow> rows, const Wanted& wanted) {
+  out += "| option | value | accepted | default | meaning |\n|---|---|---|---|---|\n";
+  for (const OptionRow& row : rows) {
+    if (!wanted(row)) continue;
+    std::string names = code(row.name);
+    for (const std::string_view alias : aliases_of(row)) names += fmt::format(", `{}`", alias);
+    if (!row.variable.empty()) names += fmt::format(", `{}`", row.variable);
+    out += fmt::format("| {} | {} | {} | {} | {} |\n", names, code(row.value), row.range,
+                       default_of(row), row.text);
+  }
+}
+
+// Names as one paragraph of bounded width.
+void append_names(std::string& out, std::span<const std::string_view> names) {
+  std::string line;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string word = fmt::format("`{}`{}", names[i], i + 1 < names.size() ? "," : ".");
+    if (!line.empty() && line.size() + 1 + word.size() > kPageWidth) {
+      out += line + "\n";
+      line.clear();
+    }
+    line += (line.empty() ? "" : " ") + word;
+  }
+  out += line + "\n";
+}
+
+void append_storage_configuration(std::string& out) {
+  out +=
+      "\n## Storage configuration\n\n"
+      "Keys of `--hicache-storage-backend-extra-config`: a JSON object, or `@FILE` with a table in "
+      "JSON\n(`.json`), TOML (`.toml`) or YAML (`.yaml`, `.yml`), at most 1 MiB. A value that "
+      "cannot be is an\nerror that names key, value and source. A key that is not in these tables, "
+      "and one that is not\nused, is one warning (with the nearest name); with `--strict-config` "
+      "it is an error.\n\n"
+      "YAML is read with the types of its core schema: `true` and `false` are booleans; `no`, "
+      "`off` and\n`12:30` are text. Anchors, aliases, merge keys and tags are refused.\n\n";
+  const auto is_of = [](OptionScope scope) {
+    return [scope](const OptionRow& row) { return row.scope == scope; };
+  };
+  append_rows(out, storage_config_table(), is_of(OptionScope::any));
+  out += "\nWith the backend file:\n\n";
+  append_rows(out, storage_config_table(), is_of(OptionScope::file));
+  out +=
+      "\n### Mooncake\n\n"
+      "These come from **one** of three sources: the extra configuration, where it has\n"
+      "`master_server_address` or `client_server_address`; else the file that "
+      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`\nnames (by its ending, else JSON); else the "
+      "environment variables. The sources do not merge: a key\nthat the chosen one lacks has its "
+      "default. `null`, and an empty variable, count as not given.\nBooleans are `true`, `1`, "
+      "`yes`, `y` and `false`, `0`, `no`, `n`.\n\n";
+  append_rows(out, storage_config_table(), is_of(OptionScope::mooncake));
+  out += "\nThese come from the extra configuration alone, whatever the others come from:\n\n";
+  append_rows(out, storage_config_table(), is_of(OptionScope::mooncake_extra));
+}
+
+void append_what_wins(std::string& out) {
+  out +=
+      "\n## What wins\n\n"
+      "- `--hicache-size` over `--hicache-ratio`; without both the host tier takes a quarter of "
+      "the\n"
+      "  free memory.\n"
+      "- The key `path` over `SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`, and that over the XDG "
+      "cache\n  directory.\n"
+      "- `--host-allocator POOL=KIND` over `--host-allocator KIND`.\n"
+      "- `--disable-radix-cache` excludes `--enable-hierarchical-cache`, `--hicache-size`,\n"
+      "  `--hicache-ratio`, the storage configuration, and any storage backend but `none`.\n";
+}
+
+void append_launch_lines(std::string& out) {
+  out +=
+      "\n## Launch lines that come from SGLang\n\n"
+      "One line in the log says what was accepted without effect: memory layout and I/O backend "
+      "(pages are\nstored as `page_packed`), `--tensor-parallel-size` above 1, and the engine's "
+      "flags below. Of the\nenvironment the program reads `MOONCAKE_*` (above), `LOCAL_HOSTNAME`, "
+      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`,\n`SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`, "
+      "`XDG_CACHE_HOME` and `HOME`; other variables of SGLang,\n"
+      "`SGLANG_ENABLE_UNIFIED_RADIX_TREE` among them, have no meaning here.\n\n"
+      "Refused, since a server without them would not be what was asked for:\n";
+  append_names(out, refused_engine_flags());
+  out += "\nAccepted without effect:\n";
+  append_names(out, accepted_engine_flags());
+}
+
+}  // namespace
+
+std::string defaults_text() {
+  std::string out;
+  const auto append = [&](const OptionRow& row) {
+    const std::string value = default_of(row);
+    out += fmt::format("{} {}\n", row.name, value.empty() ? "(none)" : value);
+  };
+  for (const OptionRow& row : option_table()) append(row);
+  out += "# keys of --hicache-storage-backend-extra-config\n";
+  for (const OptionRow& row : storage_config_table()) append(row);
+  return out;
+}
+
+std::string options_markdown() {
+  std::string out =
+      "# Options of `hitide serve`\n\n"
+      "Written by `hitide options`; a test compares this page with the tables in `src/spec/`. "
+      "Names are\nSGLang's where SGLang has the option; `-m`, `-c`, `-t` and `-ngl` are "
+      "llama-server's. Sizes take\na unit: `512MB`, `1.5GB`, `64GiB`.\n";
+  std::string_view group;
+  for (const OptionRow& row : option_table()) {
+    if (row.group == group) continue;
+    group = row.group;
+    out += fmt::format("\n## {}\n\n", group);
+    append_rows(out, option_table(), [&](const OptionRow& other) { return other.group == group; });
+  }
+  append_storage_configuration(out);
+  append_what_wins(out);
+  append_launch_lines(out);
+  return out;
+}
+
+}  // namespace hitide
