@@ -30,7 +30,7 @@ INSTANTIATE_TEST_SUITE_P(Stores, PageStoreSuite,
                          [](const auto& kind) { return kind.param.name; });
 
 // K2 B017: nothing is divided by the bytes of an anchor that has none.
-TEST(PageStoreOverFileTest, K2B017AnAnchorOfNoBytesDividesNothing) {
+TEST(PageStoreOverFileTest, K2_B017_AnAnchorOfNoBytesDividesNothing) {
   const TempDirectory directory;
   FileStoreOptions options;
   options.path = directory / "store";

@@ -207,7 +207,7 @@ TEST_P(ObjectStoreSuite, BatchesAboveTheLimitAreLegal) {
 }
 
 // K11 B141: a put of a key that exists is no failure, and changes nothing, whatever its bytes.
-TEST_P(ObjectStoreSuite, K11B141TheFirstValueIsKept) {
+TEST_P(ObjectStoreSuite, K11_B141_TheFirstValueIsKept) {
   EXPECT_EQ(put_object(store(), "key", bytes_of("key", 500)), StatusCode::ok);
   for (const std::size_t size : {500u, 600u, 1u}) {
     const StatusCode again = put_object(store(), "key", bytes_of("other content", size));
@@ -217,7 +217,7 @@ TEST_P(ObjectStoreSuite, K11B141TheFirstValueIsKept) {
 }
 
 // K11 B143: a duplicate spoils nothing of the batches that it comes in, at once or not.
-TEST_P(ObjectStoreSuite, K11B143ADuplicateSpoilsNeitherBatch) {
+TEST_P(ObjectStoreSuite, K11_B143_ADuplicateSpoilsNeitherBatch) {
   for (int round = 0; round < 10; ++round) {
     const auto put_names = [&](const std::vector<std::string>& names) {
       std::vector<std::string> keys;
@@ -252,7 +252,7 @@ TEST_P(ObjectStoreSuite, K11B143ADuplicateSpoilsNeitherBatch) {
 
 // K11 B149: null and empty keys are refused by themselves, and of equal keys each gets its own
 // right answer, in order.
-TEST_P(ObjectStoreSuite, K11B149EmptyAndEqualKeysGetTheirOwnAnswers) {
+TEST_P(ObjectStoreSuite, K11_B149_EmptyAndEqualKeysGetTheirOwnAnswers) {
   const std::vector<std::string_view> keys = {"a", "", "a", std::string_view()};
   const auto value = bytes_of("a", 300);
   const std::span<const std::byte> source(value);

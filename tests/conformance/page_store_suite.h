@@ -459,7 +459,7 @@ TEST_P(PageStoreSuite, WhatIsInTheWayIsSaid) {
 
 // K2 B015: the anchor is an index space without bytes; the side pools carry the data and decide
 // whether a page is there.
-TEST_P(PageStoreSuite, K2B015AnAnchorWithoutBytesIsCarriedByItsSidePools) {
+TEST_P(PageStoreSuite, K2_B015_AnAnchorWithoutBytesIsCarriedByItsSidePools) {
   ModelSpec model = synthetic(true);
   model.pools.push_back(synthetic_pool("indexer", 150, "kv"));
   model.pools.push_back(synthetic_pool("state", 700, ""));
@@ -504,7 +504,7 @@ TEST_P(PageStoreSuite, K2B015AnAnchorWithoutBytesIsCarriedByItsSidePools) {
 
 // K2 B021: the draft's pages are saved and restored with the target's; one that is missing is said
 // to be, and what lay in its place is nobody's page.
-TEST_P(PageStoreSuite, K2B021TheDraftIsSavedAndRestoredWithTheTarget) {
+TEST_P(PageStoreSuite, K2_B021_TheDraftIsSavedAndRestoredWithTheTarget) {
   for (const bool logical : {true, false}) {
     use(logical);
     store_all(0, 4);
@@ -551,7 +551,7 @@ TEST_P(PageStoreSuite, ARequiredDraftShortensTheHit) {
 
 // K11 B145: a page of two objects of which one is missing is no page, and its partner is not
 // counted for one.
-TEST_P(PageStoreSuite, K11B145HalfAPageIsNoPage) {
+TEST_P(PageStoreSuite, K11_B145_HalfAPageIsNoPage) {
   ModelSpec model = synthetic(false);
   model.pools.resize(2);  // two objects a page
   use(model);
@@ -570,7 +570,7 @@ TEST_P(PageStoreSuite, K11B145HalfAPageIsNoPage) {
 }
 
 // K11 B147: what one item has too much does not make up for what another lacks.
-TEST_P(PageStoreSuite, K11B147EveryItemsLengthIsLookedAtByItself) {
+TEST_P(PageStoreSuite, K11_B147_EveryItemsLengthIsLookedAtByItself) {
   store_all(0, 2);
   watched().adds_bytes_up = true;
   std::vector<PagePart> back;
@@ -582,7 +582,7 @@ TEST_P(PageStoreSuite, K11B147EveryItemsLengthIsLookedAtByItself) {
 }
 
 // K11 B151: a page whose read failed, for whatever cause, is not loaded, and the cause is counted.
-TEST_P(PageStoreSuite, K11B151AFailedReadIsNeverAPage) {
+TEST_P(PageStoreSuite, K11_B151_AFailedReadIsNeverAPage) {
   struct Cause {
     StoreFault fault;
     StatusCode code;

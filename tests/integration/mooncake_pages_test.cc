@@ -144,7 +144,7 @@ TEST_P(MooncakePagesTest, KeysCarryTheBackendsTag) {
 }
 
 // K14 B191: what a store call has acknowledged, another client reads whole at once.
-TEST_P(MooncakePagesTest, K14B191WhatIsStoredIsThereForOthersAtOnce) {
+TEST_P(MooncakePagesTest, K14_B191_WhatIsStoredIsThereForOthersAtOnce) {
   constexpr int kRounds = 100;
   const auto one = open_ready(options_);
   const auto other = open_ready(options_);
