@@ -1,4 +1,5 @@
-// hitide doctor: which pools a store can take as they are, and what becomes of the others.
+// hitide doctor: which pools a store can take as they are, and what becomes of the others: of a
+// store that is tried, or of a server that runs.
 
 #include <cstdio>
 #include <memory>
@@ -9,7 +10,11 @@
 
 #include <hitide/registration.h>
 
+#include "ask_server.h"
 #include "cli.h"
+#include "spec/storage_config.h"
+#include "storage_text.h"
+#include "surroundings.h"
 
 namespace hitide::cli {
 namespace {
@@ -17,11 +22,13 @@ namespace {
 constexpr const char* kCommand = "doctor";
 
 struct Arguments {
+  ServerAddress server = {.url = "", .api_key = ""};
   std::string backend = "memory";
   std::string directory;
   std::string preset = "synthetic-draft";
   std::vector<std::string> allocators;
-  std::string python = MooncakeOptions().python;
+  std::string python;
+  std::string extra_config;
   bool standalone = false;
   bool start_store = false;
   bool no_staging = false;
@@ -78,7 +85,41 @@ Status check_mooncake_only(const Arguments& arguments) {
                 std::string(given) + " goes with --hicache-storage-backend mooncake");
 }
 
+// From where a server would take it, unless the store is one of our own.
+Result<StorageOptions> storage_of(const Arguments& arguments) {
+  ServeOptions options;
+  StorageOptions& storage = options.cache.storage;
+  storage.backend = arguments.backend;
+  storage.path = arguments.directory;
+  options.storage_extra_config = arguments.extra_config;
+  if (arguments.start_store) {
+    storage.mooncake.package_path = installed_package();
+  } else {
+    HITIDE_ASSIGN_OR_RETURN(const StorageConfigReport report,
+                            apply_storage_config(storage_environment(), options));
+    log_storage_config(report);
+    if (storage.mooncake.package_path.empty()) storage.mooncake.package_path = installed_package();
+  }
+  if (!arguments.python.empty()) storage.mooncake.python = arguments.python;
+  if (arguments.standalone) storage.mooncake.standalone_storage = true;
+  return storage;
+}
+
+// What a running server says of itself.
+int ask(const Arguments& arguments) {
+  std::string body;
+  const int code = ask_server(kCommand, arguments.server, "/hitide/storage",
+                              "the server does not say how its storage is", body);
+  if (code != kDone) return code;
+  const Result<StorageText> storage = storage_text(body);
+  if (!storage.ok()) return complain(kCommand, std::string(storage.status().message()), kFailed);
+  std::fputs(arguments.json ? body.c_str() : storage->text.c_str(), stdout);
+  const int done = printed(kCommand);
+  return storage->on ? done : kFailed;
+}
+
 int examine(const Arguments& arguments) {
+  if (!arguments.server.url.empty()) return ask(arguments);
   const Status together = check_mooncake_only(arguments);
   if (!together.ok()) return complain(kCommand, std::string(together.message()), kUsage);
   RegistrationCheck check;
@@ -89,12 +130,9 @@ int examine(const Arguments& arguments) {
     const Status status = set_allocator(text, check);
     if (!status.ok()) return complain(kCommand, std::string(status.message()), kUsage);
   }
-  StorageOptions storage;
-  storage.backend = arguments.backend;
-  storage.path = arguments.directory;
-  storage.mooncake.python = arguments.python;
-  storage.mooncake.standalone_storage = arguments.standalone;
-  const auto rows = check_registration(check, storage);
+  const Result<StorageOptions> storage = storage_of(arguments);
+  if (!storage.ok()) return complain(kCommand, std::string(storage.status().message()), kUsage);
+  const auto rows = check_registration(check, *storage);
   if (!rows.ok()) {
     const bool wrong = rows.status().code() == StatusCode::invalid_argument;
     return complain(kCommand, std::string(rows.status().message()), wrong ? kUsage : kFailed);
@@ -111,8 +149,10 @@ int examine(const Arguments& arguments) {
 }  // namespace
 
 void add_doctor(CLI::App& app, Run& run) {
-  CLI::App* command = app.add_subcommand(
-      kCommand, "Try a store with pools of a preset: which of them it can take, and how.");
+  CLI::App* command = app.add_subcommand(kCommand,
+                                         "Try a store with pools of a preset: which of them it can "
+                                         "take, and how; or ask a server that "
+                                         "runs.");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("--hicache-storage-backend", arguments->backend, "The store to try.")
       ->capture_default_str()
@@ -120,12 +160,17 @@ void add_doctor(CLI::App& app, Run& run) {
       ->type_name("BACKEND");
   command->add_option("--directory", arguments->directory, "Directory of the file store.")
       ->type_name("DIR");
+  command
+      ->add_option("--hicache-storage-backend-extra-config", arguments->extra_config,
+                   "As for serve; text, or @FILE.")
+      ->type_name("CONFIG");
   command->add_flag("--start-store", arguments->start_store,
                     "mooncake: with a store of its own on this machine, stopped afterwards.");
   command->add_flag("--standalone", arguments->standalone,
                     "mooncake: through a daemon of this machine, by a thin client.");
-  command->add_option("--python", arguments->python, "An interpreter that has Mooncake.")
-      ->capture_default_str()
+  command
+      ->add_option("--python", arguments->python,
+                   "An interpreter that has Mooncake. Default: as configured, or python3.")
       ->type_name("PROGRAM");
   command->add_option("--preset", arguments->preset, "The pools to try it with.")
       ->capture_default_str()
@@ -137,6 +182,13 @@ void add_doctor(CLI::App& app, Run& run) {
       ->type_name("[POOL=]KIND");
   command->add_flag("--no-staging", arguments->no_staging,
                     "Turn pools off that cannot be taken as they are.");
+  CLI::Option* url =
+      command->add_option("--url", arguments->server.url, "A server that runs: ask, try nothing.");
+  for (CLI::Option* option : command->get_options()) {
+    if (option != url && option->get_name() != "--help") url->excludes(option);
+  }
+  command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
+      ->needs(url);
   command->add_flag("--json", arguments->json, "Print one JSON object: registration.");
   command->callback([&run, arguments] { run = [arguments] { return examine(*arguments); }; });
 }

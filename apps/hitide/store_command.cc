@@ -14,6 +14,7 @@
 #include <hitide/mooncake_options.h>
 
 #include "cli.h"
+#include "surroundings.h"
 
 namespace hitide::cli {
 namespace {
@@ -36,7 +37,8 @@ int become_store(const Arguments& arguments) {
   std::vector<char*> pointers;
   for (std::string& text : command) pointers.push_back(text.data());
   pointers.push_back(nullptr);
-  ::setenv("PYTHONPATH", HITIDE_PYTHON_DIR, 1);
+  const std::string installed = installed_package();
+  ::setenv("PYTHONPATH", installed.empty() ? HITIDE_PYTHON_DIR : installed.c_str(), 1);
   ::setenv("PYTHONSAFEPATH", "1", 1);  // no modules from the working directory
   ::setenv("PYTHONDONTWRITEBYTECODE", "1", 1);
   ::execvp(pointers[0], pointers.data());

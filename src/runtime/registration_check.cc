@@ -2,6 +2,8 @@
 #include <chrono>
 #include <memory>
 
+#include <poll.h>
+
 #include <fmt/format.h>
 
 #include <hitide/registration.h>
@@ -104,6 +106,18 @@ Result<std::vector<PoolRegistration>> attach_and_try(const RegistrationCheck& ch
   return rows;
 }
 
+// Memory that this machine gives to the store is mounted beside the start; the store may have no
+// other.
+void wait_for_own_segment(const ObjectStore& store, const StorageOptions& options) {
+  const MooncakeOptions& mooncake = options.mooncake;
+  const bool gives = options.backend == "mooncake" && !mooncake.standalone_storage &&
+                     mooncake.global_segment_size > 0 && mooncake.master_metrics_port != 0;
+  const TimePoint deadline = now() + kAnswerWait;
+  while (gives && store.stats().bytes_limit < mooncake.global_segment_size && now() < deadline) {
+    ::poll(nullptr, 0, 50);
+  }
+}
+
 std::uint64_t bytes_of(const RegistrationCheck& check) {
   std::uint64_t sum = 0;
   for (const PoolSpec& pool : check.model.pools) sum += pool.page_bytes * check.pages;
@@ -125,7 +139,10 @@ Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck
   }
   const OpenedStore opened = open_store_client(options, now() + kAnswerWait);
   if (opened.status.code() == StatusCode::invalid_argument) return opened.status;
-  if (opened.status.ok()) return attach_and_try(check, *opened.store, opened.client);
+  if (opened.status.ok()) {
+    wait_for_own_segment(*opened.store, options);
+    return attach_and_try(check, *opened.store, opened.client);
+  }
   HITIDE_ASSIGN_OR_RETURN(const CheckedPools pools, build_pools(check, nullptr));
   std::vector<PoolMemory> asked;
   for (const PoolToRegister& pool : pools.to_register) asked.push_back(pool.memory);

@@ -107,6 +107,46 @@ def test_the_table_fits_on_one_screen(program, python):
         assert word in done.stdout, word
 
 
+# The configured system: the variables that `hitide store up` prints, as serve would read them.
+@pytest.mark.parametrize("mode", [("--embedded",), ()], ids=["embedded", "standalone"])
+def test_a_store_that_runs(program, python, mode):
+    with StoreUp(program, python, "--segment-gb", "0.125", *mode) as store:
+        variables = store.wait_ready().variables()
+        found = rows(program, python, variables=variables)
+        for pool in ("kv", "draft"):
+            assert said(found[pool]) == ("ok", "zero_copy")
+            assert found[pool]["client"] == ("embedded" if mode else "standalone")
+        # A process that gives memory itself waits until it is there.
+        if mode:
+            given = {**variables, "MOONCAKE_GLOBAL_SEGMENT_SIZE": str(1 << 28)}
+            assert said(rows(program, python, variables=given)["kv"]) == ("ok", "zero_copy")
+        config = json.dumps({"master_server_address": variables["MOONCAKE_MASTER"],
+                             "local_hostname": "127.0.0.1", "protocol": "tcp",
+                             "global_segment_size": 0})
+        found = rows(program, python, "--hicache-storage-backend-extra-config", config)
+        assert (said(found["kv"]), found["kv"]["client"]) == (("ok", "zero_copy"), "embedded")
+
+
+def test_a_store_that_is_down(program, python):
+    variables = {"MOONCAKE_MASTER": "127.0.0.1:1", "MOONCAKE_PROTOCOL": "tcp",
+                 "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"}
+    found = rows(program, python, "--host-allocator", "kv=store", code=1, variables=variables)
+    for pool, allocator in (("kv", "store"), ("draft", "shm")):
+        assert said(found[pool]) == ("client_down", "off")
+        assert found[pool]["allocator"] == allocator
+        assert found[pool]["reason"] != ""
+        assert "MOONCAKE_MASTER" in found[pool]["advice"]
+
+
+def test_rdma_without_a_device(program, python):
+    variables = {"MOONCAKE_MASTER": "127.0.0.1:1", "MOONCAKE_PROTOCOL": "rdma",
+                 "MOONCAKE_DEVICE": "mlx5_77", "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"}
+    found = rows(program, python, code=1, variables=variables)
+    for pool in ("kv", "draft"):
+        assert said(found[pool]) == ("transport_unavailable", "off")
+        assert "MOONCAKE_PROTOCOL=tcp" in found[pool]["reason"] + found[pool]["advice"]
+
+
 def test_the_store_of_its_own_is_gone_afterwards(program, python):
     process = subprocess.Popen([program, "doctor", "--hicache-storage-backend", "mooncake",
                                 "--python", python, "--start-store"], stdout=subprocess.DEVNULL,
@@ -132,9 +172,14 @@ def test_wrong_options_are_one_line(program, python, tmp_path):
             (("--host-allocator", "mamba=shm", "--start-store"), 2, "mamba"),
             (("--host-allocator", "kv=paper", "--start-store"), 2, "paper"),
             (("--preset", "nothing"), 2, "nothing"),
+            ((), 2, "MOONCAKE_MASTER"),
+            (("--hicache-storage-backend-extra-config", "{"), 2, "JSON"),
+            (("--url", "http://127.0.0.1:1", "--preset", "synthetic-draft"), 2, "--preset"),
+            (("--url", "ftp://here"), 2, "ftp://here"),
+            (("--url", "http://127.0.0.1:1"), 3, "127.0.0.1:1"),
             (("--start-store", "--python", str(tmp_path / "absent")), 1, "absent")):
         done = subprocess.run(
-            [program, "doctor", *(() if "memory" in arguments else
+            [program, "doctor", *(() if "memory" in arguments or "--url" in arguments else
                                   ("--hicache-storage-backend", "mooncake")), *arguments],
             capture_output=True, text=True, timeout=60, check=False, env=clean_environment())
         assert done.returncode == code, done.stdout + done.stderr
