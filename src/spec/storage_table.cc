@@ -36,9 +36,16 @@ View trimmed(View text) {
 
 // May be empty.
 Status set_any_text(std::string& field, View value) {
-  if (value.find('\0') != View::npos) return refuse("the value has a zero byte");
+  if (std::any_of(value.begin(), value.end(), [](char c) { return c >= 0 && c < ' '; })) {
+    return refuse("the value has a control character");
+  }
   field = value;
   return {};
+}
+
+Status set_word(std::string& field, View value) {
+  if (value.empty()) return refuse("the value is empty");
+  return set_any_text(field, value);
 }
 
 // SGLang's spellings: a whole number of bytes, or one of "gb", which are of 1024^3 bytes.
@@ -235,12 +242,12 @@ constexpr std::array kMooncakeRows = {
               "a host name or address", "",
               "What peers call this machine. Without its variable LOCAL_HOSTNAME counts.",
               [](const Options& o) { return of(o).local_hostname; },
-              [](Options& o, View v) { return set_text(of(o).local_hostname, v); },
+              [](Options& o, View v) { return set_word(of(o).local_hostname, v); },
               OptionScope::mooncake, "MOONCAKE_LOCAL_HOSTNAME"},
     OptionRow{"metadata_server", "", kMooncakeGroup, OptionKind::text, "TEXT",
               "P2PHANDSHAKE, or the address of a service", "", "How clients find each other.",
               [](const Options& o) { return of(o).metadata_server; },
-              [](Options& o, View v) { return set_text(of(o).metadata_server, v); },
+              [](Options& o, View v) { return set_word(of(o).metadata_server, v); },
               OptionScope::mooncake, "MOONCAKE_TE_META_DATA_SERVER"},
     OptionRow{"global_segment_size", "", kMooncakeGroup, OptionKind::bytes, "SIZE",
               "bytes, or a whole number of gb (1024^3 bytes)", "4gb",
@@ -300,12 +307,12 @@ constexpr std::array kMooncakeRows = {
     OptionRow{
         "python", "", kMooncakeGroup, OptionKind::text, "PROGRAM", "a path, or a name in PATH", "",
         "Interpreter that has the client's package.", [](const Options& o) { return of(o).python; },
-        [](Options& o, View v) { return set_text(of(o).python, v); }, OptionScope::mooncake_extra},
+        [](Options& o, View v) { return set_word(of(o).python, v); }, OptionScope::mooncake_extra},
     OptionRow{"package_path", "", kMooncakeGroup, OptionKind::text, "DIR", "a directory",
               "beside the program, else where it was built",
               "Folder of this program's Python package.",
               [](const Options& o) { return of(o).package_path; },
-              [](Options& o, View v) { return set_text(of(o).package_path, v); },
+              [](Options& o, View v) { return set_word(of(o).package_path, v); },
               OptionScope::mooncake_extra},
     OptionRow{"agent_environment", "", kMooncakeGroup, OptionKind::pairs, "TABLE",
               "a table of texts", "none", "More environment variables for the client's process.",
