@@ -129,6 +129,16 @@ struct Tower {
     });
   }
 
+  std::size_t calls_with_markers(StoreCall call) const {
+    const auto log = store.log();
+    return static_cast<std::size_t>(std::count_if(log.begin(), log.end(), [&](const auto& entry) {
+      return entry.call == call &&
+             std::any_of(entry.keys.begin(), entry.keys.end(), [](const std::string& key) {
+               return key.find("/kv.") != std::string::npos;
+             });
+    }));
+  }
+
   RegistrarDouble client;
   FaultStore store{std::make_unique<MemoryStore>(16u << 20)};
   std::unique_ptr<Stack> stack;
@@ -243,24 +253,57 @@ TEST_F(DraftTest, TransfersOfUnregisteredPoolsFailLoudly) {
   EXPECT_NE(said[0].find("c4, swa"), std::string::npos) << said[0];
 }
 
-// However many pages a write has, its markers are one question and one put.
-TEST_F(DraftTest, MarkersOfAWriteAreCommittedTogether) {
+// However many pages an operation has, its markers are one question and one put, and one get.
+TEST_F(DraftTest, MarkersOfAnOperationGoTogether) {
   Tower tower({.stack = {.what = "", .logical = true}});
   store_and_forget(*tower.stack);
-  const auto log = tower.store.log();
-  std::size_t puts = 0;
-  std::size_t questions = 0;
-  for (const auto& entry : log) {
-    const auto marker = [](const std::string& key) {
-      return key.find("/kv.") != std::string::npos;
-    };
-    if (std::none_of(entry.keys.begin(), entry.keys.end(), marker)) continue;
-    puts += entry.call == StoreCall::put ? 1 : 0;
-    questions += entry.call == StoreCall::exists ? 1 : 0;
-  }
-  EXPECT_EQ(puts, 1u);
-  EXPECT_EQ(questions, 1u);
-  EXPECT_GT(log.size(), 4u) << "the side pages went in parts";
+  EXPECT_EQ(tower.calls_with_markers(StoreCall::exists), 1u);
+  EXPECT_EQ(tower.calls_with_markers(StoreCall::put), 1u);
+  EXPECT_GT(tower.store.log().size(), 4u) << "the side pages went in parts";
+  EXPECT_EQ(tower.stack->read().pages, Codes(Stack::kPages, kOk));
+  EXPECT_EQ(tower.calls_with_markers(StoreCall::get), 1u);
+}
+
+// A write that ends early commits nothing; the next one finds what is there.
+TEST_F(DraftTest, AWriteThatEndsEarlyCommitsNothing) {
+  Tower tower({.stack = {.what = "", .logical = true}});
+  Stack& stack = *tower.stack;
+  stack.reserve_device();
+  stack.compute();
+  stack.reserve_host();
+  stack.back_up();
+  tower.store.hold(StoreCall::put);
+  const OpId id = stack.begin_write();
+  ASSERT_TRUE(tower.store.wait_until_held(
+      StoreCall::put, 1, SystemClock::instance().now() + std::chrono::seconds(60)));
+  stack.engine().cancel(id);
+  tower.store.release(StoreCall::put);
+  const Completion ended = stack.wait();
+  EXPECT_EQ(ended.pages, Codes(Stack::kPages, StatusCode::cancelled));
+  EXPECT_EQ(stack.codes(ended, Stack::kC4)[0], kOk) << "the part that had begun";
+  EXPECT_EQ(stack.codes(ended, Stack::kC4)[4], StatusCode::cancelled);
+  EXPECT_EQ(tower.calls_with_markers(StoreCall::put), 0u);
+  const auto before = stack.page_store().stats();
+  EXPECT_EQ(stack.write().pages, Codes(Stack::kPages, kOk));
+  EXPECT_GT(stack.page_store().stats().stores_present, before.stores_present);
+}
+
+// A draft that is attached while the target runs: from then on its pages travel.
+TEST_F(DraftTest, ADraftThatComesLaterTravelsFromThenOn) {
+  Tower tower({.stack = {.what = ""}});
+  ASSERT_TRUE(tower.stack->engine().set_pool(Stack::kDraft, nullptr).ok());
+  tower.stack->reserve_device();
+  tower.stack->compute();
+  tower.stack->reserve_host();
+  tower.stack->back_up();
+  EXPECT_EQ(tower.stack->codes(tower.stack->write(), Stack::kDraft),
+            Codes(Stack::kPages, StatusCode::invalid_argument));
+  ASSERT_TRUE(tower.stack->attach_draft().ok());
+  const Completion written = tower.stack->write();
+  EXPECT_EQ(written.pages, Codes(Stack::kPages, kOk));
+  EXPECT_EQ(tower.stack->codes(written, Stack::kDraft), Codes(Stack::kPages, kOk));
+  EXPECT_EQ(tower.stack->engine().set_pool(0, nullptr).code(), StatusCode::invalid_argument);
+  EXPECT_EQ(tower.stack->engine().set_pool(4, nullptr).code(), StatusCode::invalid_argument);
 }
 
 }  // namespace

@@ -75,14 +75,15 @@ const char* to_string(TransferLane lane) {
   return "unknown";
 }
 
-TransferEngine::TransferEngine(PageStore& store, std::vector<const HostPool*> pools,
+TransferEngine::TransferEngine(PageStore& store, const std::vector<const HostPool*>& pools,
                                const TransferOptions& options,
                                std::function<void(Completion)> on_completion, const Clock& clock)
     : store_(store),
-      pools_(std::move(pools)),
       options_(options),
       on_completion_(std::move(on_completion)),
-      clock_(clock) {
+      clock_(clock),
+      pools_(store.pools().size()) {
+  for (std::size_t pool = 0; pool < pools.size(); ++pool) pools_[pool] = pools[pool];
   running_.reserve(std::size_t{options_.threads} + 1);
   threads_.reserve(std::size_t{options_.threads} + 1);
 }
@@ -90,7 +91,7 @@ TransferEngine::TransferEngine(PageStore& store, std::vector<const HostPool*> po
 TransferEngine::~TransferEngine() { stop(clock_.now()).ignore(); }
 
 Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
-    PageStore& store, std::vector<const HostPool*> pools, const TransferOptions& options,
+    PageStore& store, const std::vector<const HostPool*>& pools, const TransferOptions& options,
     std::function<void(Completion)> on_completion, const Clock& clock) {
   if (options.threads == 0 || options.queue_max == 0 || options.batch_pages == 0 ||
       options.call_time_max <= Duration::zero()) {
@@ -105,7 +106,7 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
                       "; the first is the anchor's, and missing exactly where it is logical");
   }
   std::unique_ptr<TransferEngine> engine(
-      new TransferEngine(store, std::move(pools), options, std::move(on_completion), clock));
+      new TransferEngine(store, pools, options, std::move(on_completion), clock));
   HITIDE_RETURN_IF_ERROR(engine->start_threads());
   return engine;
 }
@@ -199,6 +200,16 @@ void TransferEngine::cancel(OpId id) {
   idle_.notify_all();
 }
 
+Status TransferEngine::set_pool(std::uint32_t pool, const HostPool* host) {
+  if (pool == 0 || pool >= pools_.size()) {
+    return Status(StatusCode::invalid_argument, "transfer: pool " + std::to_string(pool) +
+                                                    " is no side pool of a model of " +
+                                                    std::to_string(pools_.size()) + " pools");
+  }
+  pools_[pool] = host;
+  return ok_status();
+}
+
 Status TransferEngine::drain(TimePoint deadline) {
   std::unique_lock lock(mutex_);
   const auto drained = [this] {
@@ -280,8 +291,7 @@ std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
   return std::nullopt;
 }
 
-// The pages of keys [first, first + count), as the page store wants them; the anchor's come first,
-// unless it has no bytes and the operation is a write.
+// The pages with bytes of keys [first, first + count), as the page store wants them.
 struct TransferEngine::Part {
   Part(const TransferEngine& engine, Job& job, std::size_t first, std::size_t count);
 
@@ -295,22 +305,20 @@ struct TransferEngine::Part {
   }
 
   std::vector<PoolPages> pools;
-  std::vector<std::uint64_t> object_bytes;               // [pools]; 0 for markers
+  std::vector<std::uint64_t> object_bytes;               // [pools]
   std::vector<std::vector<std::span<std::byte>>> slots;  // [pools]
 
  private:
-  void add(std::string_view name, const HostPool* pool, std::span<const PageKey> keys,
+  void add(std::string_view name, const HostPool& pool, std::span<const PageKey> keys,
            std::span<const PageId> pages, std::span<StatusCode> out);
 };
 
-void TransferEngine::Part::add(std::string_view name, const HostPool* pool,
+void TransferEngine::Part::add(std::string_view name, const HostPool& pool,
                                std::span<const PageKey> keys, std::span<const PageId> pages,
                                std::span<StatusCode> out) {
   std::vector<std::span<std::byte>>& memory = slots.emplace_back();
-  if (pool != nullptr) {
-    for (const PageId page : pages) memory.push_back(pool->slot(page));
-  }
-  object_bytes.push_back(pool != nullptr ? pool->layout().object_bytes() : 0);
+  for (const PageId page : pages) memory.push_back(pool.slot(page));
+  object_bytes.push_back(pool.layout().object_bytes());
   pools.push_back({.pool = name, .keys = keys, .slots = memory, .out = out});
 }
 
@@ -322,8 +330,8 @@ TransferEngine::Part::Part(const TransferEngine& engine, Job& job, std::size_t f
   const std::span<const PageId> pages = read ? read->host_pages : write->host_pages;
   const std::span<const SidePages> sides = sides_of(job.op);
   slots.reserve(sides.size() + 1);
-  if (!engine.commits_at_end(job)) {
-    add(engine.store_.pools().front().name, engine.host_pool(0), keys.subspan(first, count),
+  if (const HostPool* anchor = engine.host_pool(0)) {
+    add(engine.store_.pools().front().name, *anchor, keys.subspan(first, count),
         pages.subspan(first, count), std::span(job.answer.pages).subspan(first, count));
   }
   for (std::size_t i = 0; i < sides.size(); ++i) {
@@ -332,7 +340,7 @@ TransferEngine::Part::Part(const TransferEngine& engine, Job& job, std::size_t f
     const std::size_t begin = std::max<std::size_t>(first, side.first);
     const std::size_t end = std::min(first + count, side.first + side.host_pages.size());
     if (pool == nullptr || begin >= end) continue;
-    add(engine.store_.pools()[side.pool].name, pool, keys.subspan(begin, end - begin),
+    add(engine.store_.pools()[side.pool].name, *pool, keys.subspan(begin, end - begin),
         std::span(side.host_pages).subspan(begin - side.first, end - begin),
         std::span(job.answer.sides[i]).subspan(begin - side.first, end - begin));
   }
@@ -365,7 +373,8 @@ void TransferEngine::refuse_unknown_pools(Job& job, TransferLane lane) {
     cells(lane).unknown_pools.add();
     std::string known;
     for (std::size_t pool = 1; pool < pools_.size(); ++pool) {
-      if (pools_[pool] != nullptr) known += (known.empty() ? "" : ", ") + pools[pool].name;
+      if (host_pool(static_cast<std::uint32_t>(pool)) != nullptr)
+        known += (known.empty() ? "" : ", ") + pools[pool].name;
     }
     const std::string name = sides[i].pool < pools.size() ? pools[sides[i].pool].name : "?";
     log_limited(LogLevel::error, "transfer_pool_unknown", kLogInterval,
@@ -378,6 +387,10 @@ void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& d
   // A query goes in one call: it holds no buffers meanwhile.
   const std::size_t step = running.lane == TransferLane::query ? pages : options_.batch_pages;
   StatusCode rest = StatusCode::ok;
+  if (running.lane == TransferLane::read && store_.logical_anchor() && pages > 0) {
+    rest = in_the_way(job, running);
+    if (rest == StatusCode::ok) rest = load_markers(job);
+  }
   while (done < pages && rest == StatusCode::ok) {
     rest = in_the_way(job, running);
     if (rest != StatusCode::ok) break;
@@ -445,6 +458,15 @@ StatusCode TransferEngine::move_part(Job& job, std::size_t first, std::size_t co
                                   : store_.store(part.pools, call_options(job));
   part.count_bytes(job.answer.bytes);
   return note(job, outcome, part.anything_ok());
+}
+
+StatusCode TransferEngine::load_markers(Job& job) {
+  const PoolPages anchor{.pool = store_.pools().front().name,
+                         .keys = std::get<StorageReadOp>(job.op).keys,
+                         .slots = {},
+                         .out = job.answer.pages};
+  const CallOutcome outcome = store_.load({&anchor, 1}, call_options(job));
+  return note(job, outcome, count_ok(anchor.out) > 0);
 }
 
 bool TransferEngine::commits_at_end(const Job& job) const {

@@ -24,6 +24,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -85,7 +86,7 @@ class TransferEngine {
   // anchor with bytes, or more pools than the model has. resource_exhausted: no thread could be
   // started.
   static Result<std::unique_ptr<TransferEngine>> start(
-      PageStore& store, std::vector<const HostPool*> pools, const TransferOptions& options,
+      PageStore& store, const std::vector<const HostPool*>& pools, const TransferOptions& options,
       std::function<void(Completion)> on_completion, const Clock& clock = SystemClock::instance());
   // A model of one pool.
   static Result<std::unique_ptr<TransferEngine>> start(
@@ -105,6 +106,11 @@ class TransferEngine {
   // An operation that waits is answered as cancelled before this returns; one that runs is cut
   // short at its next call to the store. Unknown and answered ids are ignored.
   void cancel(OpId id);
+
+  // A pool that comes later (a draft attached after the start), or null: off from now on. The
+  // caller waits for operations that name the pool before its memory goes. invalid_argument: the
+  // model has no such side pool.
+  Status set_pool(std::uint32_t pool, const HostPool* host);
 
   // Waits until no write waits or runs. deadline_exceeded: some still do; nothing has changed.
   Status drain(TimePoint deadline);
@@ -136,7 +142,7 @@ class TransferEngine {
     Histogram seconds{kSecondsBounds};
   };
 
-  TransferEngine(PageStore& store, std::vector<const HostPool*> pools,
+  TransferEngine(PageStore& store, const std::vector<const HostPool*>& pools,
                  const TransferOptions& options, std::function<void(Completion)> on_completion,
                  const Clock& clock);
   Status start_threads();
@@ -155,6 +161,7 @@ class TransferEngine {
   // Each is one call. The code that all later pages would get too, or ok.
   StatusCode query(Job& job);
   StatusCode move_part(Job& job, std::size_t first, std::size_t count);
+  StatusCode load_markers(Job& job);
   void commit(Job& job);
   void shorten_by_required(Job& job) const;
   // True for a write whose anchor has no bytes: its pages are committed at the end.
@@ -163,7 +170,7 @@ class TransferEngine {
   CallOptions call_options(const Job& job) const;
   static StatusCode note(Job& job, const CallOutcome& outcome, bool anything_ok);
   const HostPool* host_pool(std::uint32_t pool) const {
-    return pool < pools_.size() ? pools_[pool] : nullptr;
+    return pool < pools_.size() ? pools_[pool].load() : nullptr;
   }
   bool interrupted(const Running& running) const;
   void leave(const Running& running);
@@ -180,12 +187,12 @@ class TransferEngine {
 
   // Constant after construction.
   PageStore& store_;
-  const std::vector<const HostPool*> pools_;
   const TransferOptions options_;
   const std::function<void(Completion)> on_completion_;
   const Clock& clock_;
 
   // Synchronise themselves.
+  std::vector<std::atomic<const HostPool*>> pools_;  // [the model's pools]
   std::array<Cells, kTransferLaneCount> cells_;
 
   mutable std::mutex mutex_;

@@ -177,9 +177,13 @@ class SyntheticStack final : private CompletionSink {
   // ---- L2 and L3 ----
 
   Completion write() {
+    begin_write();
+    return wait();
+  }
+  OpId begin_write() {
     engine_->submit(
         StorageWriteOp{.id = ++last_op_, .keys = keys(), .host_pages = ids(kKv), .sides = sides()});
-    return wait();
+    return last_op_;
   }
   Completion read() {
     engine_->submit(
@@ -189,6 +193,18 @@ class SyntheticStack final : private CompletionSink {
   Completion query() {
     engine_->submit(StorageQueryOp{.id = ++last_op_, .keys = keys()});
     return wait();
+  }
+  // For the answer to the latest operation.
+  Completion wait() {
+    std::unique_lock lock(mutex_);
+    const bool came =
+        changed_.wait_until(lock, soon(), [&] { return answers_.contains(last_op_); });
+    EXPECT_TRUE(came) << "no answer to operation " << last_op_;
+    return came ? answers_[last_op_] : Completion{};
+  }
+  // The draft's pages travel from now on.
+  Status attach_draft() {
+    return engine_->set_pool(static_cast<std::uint32_t>(kDraft), host_[kDraft].get());
   }
   // An operation of the test's own.
   Completion carry_out(StorageReadOp op) {
@@ -268,12 +284,12 @@ class SyntheticStack final : private CompletionSink {
     if (!storage_on()) return;
     std::vector<const HostPool*> pools;
     for (std::size_t p = 0; p < kPools; ++p) pools.push_back(travels(p) ? host_[p].get() : nullptr);
-    auto engine = TransferEngine::start(pages_, std::move(pools), {.batch_pages = 3},
-                                        [this](Completion completion) {
-                                          const std::lock_guard lock(mutex_);
-                                          answers_[completion.id] = std::move(completion);
-                                          changed_.notify_all();
-                                        });
+    auto engine =
+        TransferEngine::start(pages_, pools, {.batch_pages = 3}, [this](Completion completion) {
+          const std::lock_guard lock(mutex_);
+          answers_[completion.id] = std::move(completion);
+          changed_.notify_all();
+        });
     ASSERT_TRUE(engine.ok()) << engine.status().to_string();
     engine_ = std::move(engine).value();
   }
@@ -311,14 +327,6 @@ class SyntheticStack final : private CompletionSink {
   void post(CopyCompletion completion) override {
     EXPECT_EQ(completion.pages, std::vector<StatusCode>(1, StatusCode::ok));
   }
-  Completion wait() {
-    std::unique_lock lock(mutex_);
-    const bool came =
-        changed_.wait_until(lock, soon(), [&] { return answers_.contains(last_op_); });
-    EXPECT_TRUE(came) << "no answer to operation " << last_op_;
-    return came ? answers_[last_op_] : Completion{};
-  }
-
   const ModelSpec model_;
   std::map<std::size_t, Observers> observers_;
   std::vector<std::unique_ptr<FakeDevice>> devices_;  // [pools]; null: logical
