@@ -70,6 +70,9 @@ struct ItemResult {
 
 struct CallOptions {
   TimePoint deadline = kNoDeadline;
+  // put: the caller has just been told that the keys are absent, so that a backend which would have
+  // to ask need not. A key that exists all the same may answer ok; its bytes stay as they are.
+  bool keys_absent = false;
 };
 
 struct CallOutcome {

@@ -415,7 +415,8 @@ CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size
                 .group = groups[i]};
   }
   std::vector<ItemResult> results(items.size());
-  CallOutcome outcome = guarded([&] { return store_.put(items, results, options); });
+  const CallOptions absent{.deadline = options.deadline, .keys_absent = true};
+  CallOutcome outcome = guarded([&] { return store_.put(items, results, absent); });
   for (std::size_t i = 0; i < items.size(); ++i) {
     judge_put(results[i], *batch.out[missing[i]], cells_.stores, cells_.stores_present);
     if (results[i].code == StatusCode::ok) cells_.store_bytes.add(buffers[i].size());

@@ -180,7 +180,8 @@ CallOutcome PageStore::put_markers(std::span<const Placed> anchors, const CallOp
         .key = object_keys[i], .buffers = std::span(buffers).subspan(i, 1), .group = groups[i]};
   }
   std::vector<ItemResult> results(items.size());
-  CallOutcome outcome = guarded([&] { return store_.put(items, results, options); });
+  const CallOptions absent{.deadline = options.deadline, .keys_absent = true};
+  CallOutcome outcome = guarded([&] { return store_.put(items, results, absent); });
   for (std::size_t i = 0; i < items.size(); ++i) {
     judge_put(results[i], *anchors[i].out, cells_.markers, cells_.markers_present);
   }

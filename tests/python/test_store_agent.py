@@ -8,167 +8,19 @@ import os
 import random
 import socket
 import struct
-import sys
 import threading
-import time
 import types
 
 import pytest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(ROOT, "python"))
+from store_double import (OPTIONS, ROOT, SERVER, THIN, Page, Peer, code_of, frames, guarded_store,
+                          memory, peer, server, set_up, thin_peer,
+                          world)  # pylint: disable=unused-import
 
 available = importlib.import_module("hitide.store_agent.available")
-client_setup = importlib.import_module("hitide.store_agent.client_setup")
-frames = importlib.import_module("hitide.store_agent.frames")
-guarded_store = importlib.import_module("hitide.store_agent.guarded_store")
-memory = importlib.import_module("hitide.store_agent.memory")
 metrics = importlib.import_module("hitide.store_agent.metrics")
 owner = importlib.import_module("hitide.store_agent.owner")
 segments = importlib.import_module("hitide.store_agent.segments")
-server = importlib.import_module("hitide.store_agent.server")
-watch = importlib.import_module("hitide.store_agent.watch")
-
-# Where the store would be: something that takes connections.
-LISTENER = socket.create_server(("127.0.0.1", 0), backlog=1024)
-SERVER = f"127.0.0.1:{LISTENER.getsockname()[1]}"
-OPTIONS = {"local_hostname": "h", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp",
-           "device_name": "", "master_server_address": SERVER}
-
-
-class ReplicateConfig:
-    def __init__(self):
-        self.group_ids = None
-
-
-class Client:
-    """Mooncake's client, as far as the agent uses it. Calls that would crash the real one, or lie,
-    fail the test."""
-
-    def __init__(self, world):
-        self.world = world
-        self.open = False
-
-    def setup(self, *args, **settings):
-        known = self.world.known_settings
-        if known is None or not set(settings) <= known:
-            raise TypeError("setup(): incompatible function arguments")
-        self.world.setups.append((args, settings))
-        self.open = self.world.setup_code == 0
-        return self.world.setup_code
-
-    def _enter(self, call, keys, addresses=(), sizes=()):
-        assert self.open, "a call before set-up crashes the client"
-        assert keys, "a call without items"
-        assert all(isinstance(key, bytes) and key for key in keys)
-        assert 0 not in addresses, "a null pointer"
-        assert 0 not in sizes, "a size of zero"
-        if call in ("get", "put"):
-            assert len(set(keys)) == len(keys), "duplicates in a batch"
-        self.world.calls.append((call, list(keys)))
-        if call in self.world.hooks:
-            return self.world.hooks[call]()
-        answer = self.world.answers.pop(call, None)
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
-
-    def batch_is_exist(self, keys):
-        return self._enter("exists", keys) or [int(key in self.world.objects) for key in keys]
-
-    def batch_put_from(self, keys, addresses, sizes, config=None):
-        scripted = self._enter("put", keys, addresses, sizes)
-        if config is not None:
-            assert len(config.group_ids) == len(keys)
-            self.world.groups.update(zip(keys, config.group_ids))
-        if scripted is not None:
-            return scripted
-        for key, address, size in zip(keys, addresses, sizes):
-            self.world.objects.setdefault(key, ctypes.string_at(address, size))
-        return [0] * len(keys)
-
-    def batch_get_into(self, keys, addresses, sizes):
-        scripted = self._enter("get", keys, addresses, sizes)
-        return scripted or [self._get(*item) for item in zip(keys, addresses, sizes)]
-
-    def _get(self, key, address, size):
-        value = self.world.objects.get(key)
-        if value is None:
-            return -704
-        if len(value) > size:
-            return -600
-        ctypes.memmove(address, value, len(value))
-        return len(value)
-
-    def get_size(self, key):
-        return len(self.world.objects[key]) if key in self.world.objects else -704
-
-    def batch_remove(self, keys, force):
-        assert force
-        self._enter("remove", keys)
-        return [0 if self.world.objects.pop(key, None) is not None else -704 for key in keys]
-
-    def setup_dummy(self, pool, local, address):
-        assert (pool, local) == (0, 0)
-        self.world.setups.append(("dummy", address))
-        self.open = self.world.setup_code == 0
-        return self.world.setup_code
-
-    def register_buffer(self, base, size):
-        if self.world.register_code == 0:
-            self.world.registered.append((base, size))
-        return self.world.register_code
-
-    def unregister_buffer(self, base):
-        self.world.registered = [pair for pair in self.world.registered if pair[0] != base]
-        return 0
-
-    def close(self):
-        self.open = False
-
-
-class Allocator:
-    """One memory file for each segment, as the thin client has it."""
-
-    def __init__(self, world):
-        self.world = world
-        self.world.files = {}
-
-    def alloc(self, size):
-        if self.world.refuses_memory:
-            raise RuntimeError("Failed to map shared memory: Cannot allocate memory")
-        fd = os.memfd_create("mooncake_shm")
-        os.ftruncate(fd, size)
-        region = memory.Region(fd, 0, size)
-        self.world.segments[region.base] = region
-        self.world.files[region.base] = fd
-        return region.base
-
-    def free(self, address):
-        assert address not in [base for base, _ in self.world.registered]
-        os.close(self.world.files.pop(address))
-        del self.world.segments[address]
-        return 0
-
-
-class World:
-    """What the double knows, and the package around it."""
-
-    def __init__(self):
-        self.setup_code = self.register_code = 0
-        self.setups, self.calls, self.registered = [], [], []
-        self.objects, self.groups, self.answers, self.segments = {}, {}, {}, {}
-        self.refuses_memory = False
-        self.known_settings = {"tenant_id", "enable_ssd_offload", "ssd_offload_path"}
-        self.hooks = {}  # call: function that answers, None for the usual answer
-        self.package = types.SimpleNamespace(ReplicateConfig=ReplicateConfig,
-                                             MooncakeDistributedStore=lambda: Client(self),
-                                             MooncakeHostMemAllocator=lambda: Allocator(self))
-
-
-@pytest.fixture
-def world():
-    return World()
 
 
 @pytest.fixture
@@ -203,7 +55,7 @@ def test_golden_requests_are_read():
     bodies = {}
     for number, name in enumerate(["hello", "setup", "add_lane", "add_memory", "remove_memory",
                                    "exists", "get", "put", "remove", "stats", "shutdown",
-                                   "allocate_memory", "free_memory"], 1):
+                                   "allocate_memory", "free_memory", "put_absent"], 1):
         kind, request, status, size = frames.decode_header(seen[name][:frames.HEADER.size])
         assert (kind, request, status) == (number, number, 0)
         bodies[name] = seen[name][frames.HEADER.size:]
@@ -214,8 +66,9 @@ def test_golden_requests_are_read():
     assert frames.decode_segment(bodies["allocate_memory"]) == (9, 1 << 30)
     assert frames.decode_region(bodies["free_memory"]) == 9
     assert frames.decode_keys(bodies["exists"]) == [b"a", b"key/2", b"z\0\xff"]
-    assert frames.decode_items(bodies["put"]) == (
-        [(0, 0, 1), (7, 1 << 33, 262144)], [b"a", b"key/2"], [b"g1", b""])
+    for name in ("put", "put_absent"):
+        assert frames.decode_items(bodies[name]) == (
+            [(0, 0, 1), (7, 1 << 33, 262144)], [b"a", b"key/2"], [b"g1", b""])
 
 
 def test_golden_replies_are_written():
@@ -309,46 +162,6 @@ def test_a_failed_set_up_can_be_tried_again(world):
     assert settings == {"tenant_id": "t"}
 
 
-SSD = {"enable_ssd_offload": "1", "ssd_offload_path": "/ssd"}
-
-
-def set_up_client(world, settings, segment_bytes=0):
-    return client_setup.set_up(Client(world), {**OPTIONS, **settings}, segment_bytes)
-
-
-def test_a_segment_may_reach_to_its_owners_disk(world):
-    assert set_up_client(world, SSD, 1 << 20) == (0, [])
-    args, settings = world.setups[-1]
-    assert args[2] == 1 << 20
-    assert settings == {"enable_ssd_offload": True, "ssd_offload_path": "/ssd",
-                        "tenant_id": "default"}
-    assert set_up_client(world, {**SSD, "enable_ssd_offload": "0"}) == (0, [])
-    assert world.setups[-1][1] == {"tenant_id": "default"}
-
-
-@pytest.mark.parametrize("known, left_out", [
-    ({"tenant_id", "enable_ssd_offload"}, ["ssd_offload_path"]),
-    ({"tenant_id"}, ["ssd_offload_path", "enable_ssd_offload"]),
-    (set(), ["ssd_offload_path", "enable_ssd_offload"])])
-def test_what_an_older_client_does_not_know_is_left_out_and_told(world, known, left_out):
-    world.known_settings = known
-    assert set_up_client(world, SSD) == (0, left_out)
-    assert set(world.setups[-1][1]) == known
-
-
-def test_a_tenant_is_never_left_out(world):
-    world.known_settings = set()
-    with pytest.raises(frames.RequestError, match="tenant_id.*'blue'"):
-        set_up_client(world, {"tenant_id": "blue"})
-    assert not world.setups
-
-
-def test_other_type_errors_are_not_swallowed(world):
-    world.known_settings = None
-    with pytest.raises(TypeError):
-        set_up_client(world, {})
-
-
 def test_bad_items_never_reach_the_client(store, world):
     buffer = Buffer(64)
     keys = [b"", b"null", b"zero", b"k" * (frames.KEY_BYTES_MAX + 1), b"good"]
@@ -390,6 +203,17 @@ def test_put_of_an_existing_key_says_so(store, world):
         frames.PUT_EXISTED, frames.PUT_WRITTEN]
     assert world.objects[b"a"] == b"old"
     assert ("put", [b"b"]) in world.calls
+
+
+# What the caller has just asked is not asked again; the first value is kept all the same.
+def test_put_of_keys_that_are_known_to_be_absent_does_not_ask(store, world):
+    world.objects = {b"a": b"old"}
+    buffer = Buffer(4)
+    keys = [b"a", b"b", b"b"]
+    assert store.put(keys, [buffer.base] * 3, [4] * 3, [b""] * 3, known_absent=True) == [
+        frames.PUT_WRITTEN, frames.PUT_WRITTEN, frames.PUT_EXISTED]
+    assert world.objects[b"a"] == b"old"
+    assert [call for call, _ in world.calls] == ["put"]
 
 
 # K11, B147: every item's length is looked at by itself.
@@ -480,58 +304,6 @@ def test_a_region_in_use_outlives_its_removal(region_fd):
 # ---- the server ----------------------------------------------------------------------------------
 
 
-class Peer:
-    """The cache's side of a connection to a server in a thread of this process."""
-
-    def __init__(self, served):
-        self.socket, far = socket.socketpair()
-        self.socket.settimeout(20)
-        self.thread = threading.Thread(target=served.serve_control, args=(far,), daemon=True)
-        self.thread.start()
-
-    def send(self, kind, body=b"", fd=None, request=1):
-        frame = frames.encode(kind, request, 0, body)
-        if fd is None:
-            self.socket.sendall(frame)
-        else:
-            socket.send_fds(self.socket, [frame], [fd])
-
-    def receive(self, connection=None):
-        connection = connection or self.socket
-        header = self._exactly(connection, frames.HEADER.size)
-        kind, request, status, size = frames.decode_header(header)
-        return kind, request, status, self._exactly(connection, size)
-
-    def call(self, kind, body=b"", fd=None):
-        self.send(kind, body, fd, request=77)
-        answered, request, status, body = self.receive()
-        assert (answered, request) == (kind | frames.REPLY, 77)
-        return status, body
-
-    @staticmethod
-    def _exactly(connection, size):
-        data = b""
-        while len(data) < size:
-            try:
-                more = connection.recv(size - len(data))
-            except ConnectionResetError:
-                more = b""  # it closed without reading everything
-            if not more:
-                raise EOFError
-            data += more
-        return data
-
-
-@pytest.fixture
-def peer(world):
-    return Peer(server.Server(guarded_store.GuardedStore(world.package), None))
-
-
-def set_up(peer):
-    status, body = peer.call(frames.SETUP, frames.encode_pairs(OPTIONS))
-    assert status == frames.OK and frames.decode_results(body)[0] == [0]
-
-
 def test_bytes_go_through_shared_memory(peer, world, region_fd):
     set_up(peer)
     os.pwrite(region_fd, b"payload", 100)
@@ -547,23 +319,6 @@ def test_bytes_go_through_shared_memory(peer, world, region_fd):
     status, _ = peer.call(frames.REMOVE_MEMORY, frames.REGION.pack(5))
     assert status == frames.OK
     assert frames.decode_results(peer.call(frames.GET, get)[1])[0] == [frames.ITEM_UNMAPPED] * 3
-
-
-THIN = {"standalone_storage": "1", "client_server_address": SERVER}
-
-
-@pytest.fixture
-def thin_peer(world):
-    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
-    status, body = peer.call(frames.SETUP, frames.encode_pairs(THIN))
-    assert status == frames.OK and frames.decode_results(body)[0] == [0]
-    return peer
-
-
-def code_of(answer):
-    """The one result of (status, body)."""
-    assert answer[0] == frames.OK, answer
-    return frames.decode_results(answer[1])[0][0]
 
 
 def test_a_thin_client_adopts_whole_memory_files(thin_peer, world, region_fd):
@@ -756,183 +511,7 @@ def test_shutdown_is_answered_and_ends(peer):
     assert not peer.thread.is_alive()
 
 
-# ---- a store that is away ------------------------------------------------------------------------
-
-
-class Master:
-    """Something that listens, until it is killed."""
-
-    def __init__(self):
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=16)
-        self.address = self.listener.getsockname()
-        self.accepted = []
-        self.accept()
-
-    def accept(self):
-        def run(listener):
-            try:
-                while True:
-                    self.accepted.append(listener.accept()[0])
-            except OSError:
-                pass  # killed
-
-        threading.Thread(target=run, args=(self.listener,), daemon=True).start()
-
-    def kill(self):
-        self.listener.shutdown(socket.SHUT_RDWR)
-        self.listener.close()
-        while self.accepted:
-            self.accepted.pop().close()
-
-    def come_back(self):
-        self.listener = socket.create_server(self.address, backlog=16)
-        self.accept()
-
-
-@pytest.fixture
-def master():
-    master = Master()
-    yield master
-    master.kill()
-
-
-def until(condition):
-    end = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < end
-        threading.Event().wait(0.001)
-
-
-def watched_lane(world, master):
-    """(control, lane) of a server whose store is at `master`."""
-    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
-    host, port = master.address
-    options = {**OPTIONS, "master_server_address": f"{host}:{port}"}
-    assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == 0
-    near, far = socket.socketpair()
-    near.settimeout(20)
-    assert peer.call(frames.ADD_LANE, fd=far.fileno())[0] == frames.OK
-    far.close()
-    return peer, near
-
-
-def ask(lane, peer, keys):
-    lane.sendall(frames.encode(frames.EXISTS, 5, 0, frames.encode_keys(keys)))
-    _, request, status, body = peer.receive(lane)
-    assert (request, status) == (5, frames.OK)
-    return frames.decode_results(body)[0]
-
-
-def test_set_up_of_a_store_that_is_away_is_told_at_once(peer, world, master):
-    master.kill()
-    host, port = master.address
-    options = frames.encode_pairs({**OPTIONS, "master_server_address": f"{host}:{port}"})
-    for _ in range(2):
-        assert code_of(peer.call(frames.SETUP, options)) == frames.STORE_AWAY
-    assert not world.setups, "the client was not asked"
-    master.come_back()
-    assert code_of(peer.call(frames.SETUP, options)) == 0
-
-
-def test_calls_are_refused_while_the_master_is_away(world, master):
-    peer, lane = watched_lane(world, master)
-    assert ask(lane, peer, [b"a", b"b"]) == [0, 0]
-    until(lambda: master.accepted)
-    master.kill()
-    until(lambda: ask(lane, peer, [b"a", b"b"]) == [frames.STORE_AWAY] * 2)
-    before = len(world.calls)
-    assert ask(lane, peer, [b"a"]) == [frames.STORE_AWAY]
-    assert len(world.calls) == before, "the client is not asked"
-    master.come_back()
-    until(lambda: ask(lane, peer, [b"a"]) == [0])
-
-
-# A query that hangs is answered in the client's place, and its lane goes on.
-def test_a_query_in_flight_is_answered_when_the_master_goes_away(world, master):
-    peer, lane = watched_lane(world, master)
-    until(lambda: master.accepted)
-    hanging, go_on = threading.Event(), threading.Event()
-
-    def hang():
-        hanging.set()
-        assert go_on.wait(20)
-        return None
-
-    world.hooks["exists"] = hang
-    lane.sendall(frames.encode(frames.EXISTS, 5, 0, frames.encode_keys([b"a", b"b"])))
-    assert hanging.wait(20)
-    del world.hooks["exists"]
-    master.kill()
-    _, request, status, body = peer.receive(lane)
-    assert (request, status) == (5, frames.OK)
-    assert frames.decode_results(body)[0] == [frames.STORE_AWAY] * 2
-    assert ask(lane, peer, [b"a"]) == [frames.STORE_AWAY]
-    go_on.set()
-    master.come_back()
-    until(lambda: ask(lane, peer, [b"a"]) == [0])
-    assert ask(lane, peer, [b"a"] * 3) == [0] * 3, "and no old answer comes later"
-
-
-# A daemon without a master lets clients in, and can do nothing for them.
-def test_set_up_waits_until_the_store_answers(world, master):
-    peer = Peer(server.Server(guarded_store.GuardedStore(world.package), None))
-    host, port = master.address
-    options = frames.encode_pairs({**THIN, "client_server_address": f"{host}:{port}"})
-    world.hooks["exists"] = lambda: [-900]
-    for _ in range(2):
-        assert code_of(peer.call(frames.SETUP, options)) == frames.STORE_AWAY
-    assert len(world.setups) == 1, "once is enough"
-    del world.hooks["exists"]
-    assert code_of(peer.call(frames.SETUP, options)) == 0
-    assert peer.call(frames.SETUP, options)[0] == frames.BAD_REQUEST
-
-
-# A store that takes connections and answers nothing: stopped, or not started up yet.
-def test_a_store_that_answers_nothing_is_away(world, master):
-    peer, lane = watched_lane(world, master)
-    silent = threading.Event()
-    silent.set()
-
-    def refuse():
-        return [-901] * 1 if silent.is_set() else None
-
-    world.hooks["exists"] = refuse
-    assert ask(lane, peer, [b"a"]) == [-901]
-    until(lambda: ask(lane, peer, [b"a"]) == [frames.STORE_AWAY])
-    silent.clear()
-    until(lambda: ask(lane, peer, [b"a"]) == [0])
-
-
-def test_a_master_that_comes_back_before_it_is_missed_is_not_away(world, master):
-    served = watch.Watch(master.address, lambda: True)
-    served.start()
-    until(lambda: master.accepted)
-    first = master.accepted.pop()
-    first.close()
-    until(lambda: master.accepted)
-    assert not served.away
-
-
-def test_addresses_are_read():
-    assert watch.parse_server("h:1") == ("h", 1)
-    assert watch.parse_server("[::1]:50051") == ("::1", 50051)
-    for text in ("", "h", "h:", ":1", "h:x"):
-        with pytest.raises(frames.RequestError):
-            watch.parse_server(text)
-
-
 # ---- metrics and owner ---------------------------------------------------------------------------
-
-
-class Page(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"# HELP x y\nmaster_key_count 12\nmaster_allocated_bytes 3.456e+03\n"
-                         b"master_evicted_key_count nan\nother 5\n")
-
-    def log_message(self, *args):
-        pass
 
 
 def test_the_master_is_asked_for_its_numbers():
@@ -945,23 +524,6 @@ def test_the_master_is_asked_for_its_numbers():
         page.shutdown()
     assert metrics.read_master(options) == {}
     assert metrics.read_master({}) == {}
-
-
-def test_set_up_waits_for_the_masters_http_service_where_asked_to(peer, world):
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    options = {**OPTIONS, "master_metrics_port": str(port), "check_server": "1"}
-    assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == frames.STORE_AWAY
-    assert not world.setups
-    with http.server.HTTPServer(("127.0.0.1", port), Page) as page:
-        threading.Thread(target=page.serve_forever, daemon=True).start()
-        assert code_of(peer.call(frames.SETUP, frames.encode_pairs(options))) == 0
-        page.shutdown()
-
-
-def test_without_a_metrics_port_there_is_nothing_to_wait_for(peer):
-    options = frames.encode_pairs({**OPTIONS, "check_server": "1"})
-    assert code_of(peer.call(frames.SETUP, options)) == 0
 
 
 def test_the_owner_reads_its_settings():

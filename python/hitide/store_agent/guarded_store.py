@@ -59,7 +59,8 @@ class GuardedStore:
         if self._store is not None:
             raise frames.RequestError("set up already")
         thin = options.get("standalone_storage") == "1"
-        missing = [name for name in (THIN_SETTINGS if thin else client_setup.REQUIRED) if name not in options]
+        required = THIN_SETTINGS if thin else client_setup.REQUIRED
+        missing = [name for name in required if name not in options]
         if missing:
             raise frames.RequestError(f"set-up lacks {', '.join(missing)}")
         store = self._package.MooncakeDistributedStore()
@@ -109,20 +110,15 @@ class GuardedStore:
                 results[i] = self._exact(client, keys[i], sizes[i], answer)
         return results
 
-    def put(self, keys, addresses, sizes, groups):
-        """PUT_WRITTEN, PUT_EXISTED or a code. The stored bytes of a key never change."""
+    def put(self, keys, addresses, sizes, groups, known_absent=False):
+        """PUT_WRITTEN, PUT_EXISTED or a code. The stored bytes of a key never change. With
+        `known_absent` a key that exists all the same may be PUT_WRITTEN."""
         client = self._client()
         results = self._judge(keys, addresses, sizes)
         parts = self._rounds(keys, results)
         first = parts[0] if parts else []
         # A put of a key that exists answers success without a look at the bytes: ask first.
-        self._exists_into(results, keys, first)
-        absent = []
-        for i in first:
-            if results[i] == 1:
-                results[i] = frames.PUT_EXISTED
-            elif results[i] == 0:
-                absent.append(i)
+        absent = first if known_absent else self._absent_of(first, keys, results)
         for grouped in (True, False):
             part = [i for i in absent if (bool(groups[i]) and self.groups) is grouped]
             self._put_part(client, results, part, keys, addresses, sizes,
@@ -155,6 +151,17 @@ class GuardedStore:
         if self._store is None:
             raise frames.RequestError("the store is not set up", frames.NOT_READY)
         return self._store
+
+    def _absent_of(self, indices, keys, results):
+        """Those of absent keys; the others have their results."""
+        self._exists_into(results, keys, indices)
+        absent = []
+        for i in indices:
+            if results[i] == 1:
+                results[i] = frames.PUT_EXISTED
+            elif results[i] == 0:
+                absent.append(i)
+        return absent
 
     def _exists_into(self, results, keys, indices):
         if not indices:

@@ -2,10 +2,10 @@
 
 Speaks in lines on standard input and output, or, with --socket, on descriptor 3. Its settings come
 first, name=value, ended by an empty line. It answers `ready HOST:PORT` once the segment is mounted,
-and `failed CODE` for each try before that; `unsupported NAME ...` where the client
-knows nothing of settings that are asked for and can be done without. It is never killed for a slow call; when its input
-closes it unmounts the segment and ends, and so it does when its parent ends. A line `clear` removes
-every object of the store and is answered with `cleared COUNT`: for tests.
+and `failed CODE` for each try before that; `unsupported NAME ...` where the client does not know
+settings that are asked for and can be done without. It is never killed for a slow call; when its
+input closes it unmounts the segment and ends, and so it does when its parent ends. A line `clear`
+removes every object of the store and is answered with `cleared COUNT`: for tests.
 """
 
 import os

@@ -136,7 +136,7 @@ class Server:
         self._waiting = None  # the same, before
         self._calls = {
             frames.EXISTS: self._exists, frames.GET: self._get, frames.PUT: self._put,
-            frames.REMOVE: self._remove,
+            frames.REMOVE: self._remove, frames.PUT_ABSENT: self._put_absent,
         }
         self._controls = {
             frames.HELLO: self._hello, frames.SETUP: self._setup, frames.ADD_LANE: self._add_lane,
@@ -312,11 +312,14 @@ class Server:
         del held
         return answer
 
-    def _put(self, body, _fd):
+    def _put_absent(self, body, fd):
+        return self._put(body, fd, absent=True)
+
+    def _put(self, body, _fd, absent=False):
         places, keys, groups = frames.decode_items(body)
         addresses, held = self._memory.resolve(places)
         answer = self._results(len(keys), lambda store: store.put(
-            keys, addresses, [place[2] for place in places], groups))
+            keys, addresses, [place[2] for place in places], groups, absent))
         del held
         return answer
 

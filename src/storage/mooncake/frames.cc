@@ -61,6 +61,8 @@ std::string_view to_string(AgentCall call) {
       return "allocate_memory";
     case AgentCall::free_memory:
       return "free_memory";
+    case AgentCall::put_absent:
+      return "put";
   }
   return "unknown";
 }

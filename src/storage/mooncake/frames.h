@@ -30,6 +30,7 @@ enum class AgentCall : std::uint16_t {
   shutdown,
   allocate_memory,
   free_memory,
+  put_absent,
 };
 std::string_view to_string(AgentCall call);
 

@@ -79,6 +79,7 @@ TEST(FramesTest, RequestsAreTheGoldenOnes) {
   EXPECT_EQ(frame_hex(AgentCall::shutdown, 11, {}), golden.at("shutdown"));
   EXPECT_EQ(frame_hex(AgentCall::allocate_memory, 12, encode_segment(9, 1ull << 30)),
             golden.at("allocate_memory"));
+  EXPECT_EQ(frame_hex(AgentCall::put_absent, 14, encode_items(items)), golden.at("put_absent"));
   EXPECT_EQ(frame_hex(AgentCall::free_memory, 13, encode_region(9)), golden.at("free_memory"));
 }
 

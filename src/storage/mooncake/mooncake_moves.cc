@@ -319,7 +319,7 @@ CallOutcome MooncakeStore::get(std::span<const GetItem> items, std::span<ItemRes
 
 CallOutcome MooncakeStore::put(std::span<const PutItem> items, std::span<ItemResult> out,
                                const CallOptions& options) {
-  return move(AgentCall::put, items, out, options);
+  return move(options.keys_absent ? AgentCall::put_absent : AgentCall::put, items, out, options);
 }
 
 }  // namespace hitide
