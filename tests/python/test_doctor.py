@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from conftest import Server
 from mooncake_tools import StoreUp, children, find_mooncake_python, wait_until
 
 KEYS = {"pool", "bytes", "allocator", "client", "verdict", "path", "reason", "advice"}
@@ -125,6 +126,35 @@ def test_a_store_that_runs(program, python, mode):
                              "global_segment_size": 0})
         found = rows(program, python, "--hicache-storage-backend-extra-config", config)
         assert (said(found["kv"]), found["kv"]["client"]) == (("ok", "zero_copy"), "embedded")
+
+
+def test_a_server_that_runs(program, python, model):
+    with StoreUp(program, python, "--segment-gb", "0.125") as store:
+        variables = store.wait_ready().variables()
+        server = Server(program, model, "--context-length", "512", "--hicache-size", "64MB",
+                        "--hicache-storage-backend", "mooncake",
+                        "--hicache-storage-backend-extra-config", json.dumps({"python": python}),
+                        env=clean_environment(variables))
+        try:
+            url = server.wait_ready().url
+
+            def ask(*arguments):
+                return subprocess.run([program, "doctor", "--url", url, *arguments],
+                                      capture_output=True, text=True, timeout=60, check=False)
+            done = ask("--json")
+            assert done.returncode == 0, done.stdout + done.stderr
+            answer = json.loads(done.stdout)
+            assert (answer["status"], answer["backend"]) == ("on", "mooncake")
+            (row,) = answer["registration"]
+            assert KEYS <= set(row)
+            assert (row["pool"], row["client"]) == ("kv", "standalone")
+            assert said(row) == ("ok", "zero_copy")
+            done = ask()
+            assert done.returncode == 0
+            assert "storage mooncake: on" in done.stdout and "adopted" in done.stdout
+            assert " zero_copy\n" in done.stdout
+        finally:
+            server.kill()
 
 
 def test_a_store_that_is_down(program, python):

@@ -216,6 +216,14 @@ def test_a_signal_before_it_is_ready_ends_it(program, tmp_path):
         wait_until(lambda: not os.path.exists(f"/proc/{pid}"), "the master's end")
 
 
+def test_variables_that_nobody_takes_end_it(program, python):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([program, "store", "up", "--python", python, *SEGMENT], stdout=full,
+                              stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "standard output" in done.stderr
+
+
 def test_a_port_that_somebody_listens_on_is_not_taken():
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))
