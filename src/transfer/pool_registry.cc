@@ -30,6 +30,7 @@ bool is_good(Verdict verdict) {
 }
 
 std::string_view effect(const PoolRegistration& row) {
+  if (row.path == Path::zero_copy) return "L1, L2 and L3 go on";
   if (row.path != Path::off) return "slower at most; L1, L2 and L3 go on";
   return row.required ? "L3 is off for the model; L1 and L2 go on"
                       : "this pool has no L3; all others go on";
