@@ -43,7 +43,8 @@ std::shared_ptr<GivenOptions> add_table_options(CLI::App& command) {
         given->emplace_back(name, value);
       };
       option = command.add_option_function(names, take, help_text(row));
-      option->type_name(std::string(row.value));
+      // Launch lines are put together from parts; what comes later is meant.
+      option->take_last()->type_name(std::string(row.value));
     }
     option->group(std::string(row.group));
   }

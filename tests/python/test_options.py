@@ -2,10 +2,11 @@
 
 import json
 import os
+import shutil
 
 import pytest
 
-from conftest import Server, run_program, text_of
+from conftest import Server, run_program, text_of, wait_for
 from mooncake_tools import StoreUp, find_mooncake_python
 
 USAGE = 2
@@ -79,6 +80,37 @@ def test_the_launch_line_serves(program, model, python):
         assert server.stop() == 0
     finally:
         server.process.kill()
+
+
+def test_of_an_option_given_twice_the_last_one_counts(program):
+    def complaint(*arguments):
+        return run_program(program, "serve", "-m", "/none.gguf", *arguments).stderr
+    assert "--page-size: '0'" in complaint("--page-size", "32", "--page-size", "0")
+    assert "/none.gguf" in complaint("--page-size", "0", "--page-size", "32", "--tp", "0",
+                                     "--tp-size", "2", "--tensor-parallel-size", "4")
+
+
+def test_an_installed_program_brings_its_package(program, model, tmp_path):
+    (tmp_path / "bin").mkdir()
+    installed = shutil.copy2(program, tmp_path / "bin" / "hitide")
+    package = tmp_path / "share" / "hitide" / "python"
+    (package / "hitide" / "store_agent").mkdir(parents=True)
+    interpreter = tmp_path / "interpreter"
+    interpreter.write_text(f'#!/bin/sh\necho "$PYTHONPATH" >{tmp_path}/part\n'
+                           f"mv {tmp_path}/part {tmp_path}/asked\nexit 1\n")
+    interpreter.chmod(0o755)
+    variables = {"MOONCAKE_MASTER": "127.0.0.1:1", "MOONCAKE_PROTOCOL": "tcp",
+                 "MOONCAKE_GLOBAL_SEGMENT_SIZE": "0"}
+    for keys, expected in (({}, package), ({"package_path": "/elsewhere"}, "/elsewhere")):
+        (tmp_path / "asked").unlink(missing_ok=True)
+        config = json.dumps({"python": str(interpreter), **keys})
+        server = Server(str(installed), model, *MOONCAKE, EXTRA, config, "--context-length", "256",
+                        "--hicache-size", "50MB", env=environment(variables))
+        try:
+            wait_for((tmp_path / "asked").exists, 60, "a start of the interpreter")
+            assert (tmp_path / "asked").read_text().strip() == str(expected)
+        finally:
+            server.kill()
 
 
 def refused(program, *arguments, **variables):
