@@ -43,14 +43,20 @@ StoreUnderTest open_file() {
   return {.surroundings = directory, .store = std::move(*store)};
 }
 
+std::string name_of(const testing::TestParamInfo<StoreKind>& kind) { return kind.param.name; }
+
+const StoreKind kMemory{.name = "memory", .open = open_memory};
+const StoreKind kNull{.name = "null", .open = open_null, .keeps = false};
+const StoreKind kFault{.name = "fault", .open = open_fault};
+const StoreKind kBreaker{.name = "breaker", .open = open_breaker};
+const StoreKind kFile{.name = "file", .open = open_file};
+
 INSTANTIATE_TEST_SUITE_P(Stores, ObjectStoreSuite,
-                         testing::Values(StoreKind{.name = "memory", .open = open_memory},
-                                         StoreKind{
-                                             .name = "null", .open = open_null, .keeps = false},
-                                         StoreKind{.name = "fault", .open = open_fault},
-                                         StoreKind{.name = "breaker", .open = open_breaker},
-                                         StoreKind{.name = "file", .open = open_file}),
-                         [](const auto& kind) { return kind.param.name; });
+                         testing::Values(kMemory, kNull, kFault, kBreaker, kFile), name_of);
+INSTANTIATE_TEST_SUITE_P(Stores, SizeLimitSuite, testing::Values(kMemory, kFault, kBreaker, kFile),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Stores, FullStoreSuite, testing::Values(kMemory, kFault, kBreaker, kFile),
+                         name_of);
 
 }  // namespace
 }  // namespace hitide

@@ -48,6 +48,14 @@ class ObjectStoreSuite : public testing::TestWithParam<StoreKind> {
   StoreUnderTest under_test_;
 };
 
+// For stores whose limit on one object a test can reach.
+class SizeLimitSuite : public ObjectStoreSuite {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(SizeLimitSuite);
+
+// For stores that a test can fill and that make room at once.
+class FullStoreSuite : public ObjectStoreSuite {};
+GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(FullStoreSuite);
+
 inline void expect_codes(std::span<const ItemResult> results, std::vector<StatusCode> codes) {
   ASSERT_EQ(results.size(), codes.size());
   for (std::size_t i = 0; i < codes.size(); ++i) EXPECT_EQ(results[i].code, codes[i]) << i;
@@ -333,9 +341,9 @@ TEST_P(ObjectStoreSuite, EmptyObjectsAreRefused) {
   EXPECT_EQ(exists_object(store(), "empty"), StatusCode::not_found);
 }
 
-TEST_P(ObjectStoreSuite, ObjectsAboveTheLimitAreRefusedAndThoseBelowReadBack) {
+TEST_P(SizeLimitSuite, ObjectsAboveTheLimitAreRefusedAndThoseBelowReadBack) {
   const std::uint64_t limit = store().capabilities().object_bytes_max;
-  if (limit > 64u << 20) GTEST_SKIP() << "the limit of " << limit << " bytes is out of reach";
+  ASSERT_LE(limit, 64u << 20) << "out of a test's reach";
   for (const std::uint64_t size : {limit - 1, limit}) {
     const std::string key = "big/" + std::to_string(size);
     EXPECT_EQ(put_object(store(), key, bytes_of(key, size)), StatusCode::ok);
@@ -363,10 +371,10 @@ TEST_P(ObjectStoreSuite, PassedDeadlinesAreNotWorkedOn) {
   EXPECT_EQ(check_object(store(), "key", 100), kept());
 }
 
-TEST_P(ObjectStoreSuite, FullStoresEvictAndNeverGiveWrongBytes) {
-  if (!keeps() || store().stats().bytes_limit == 0) GTEST_SKIP() << "has no limit of its own";
+TEST_P(FullStoreSuite, FullStoresEvictAndNeverGiveWrongBytes) {
   const std::uint64_t limit = store().stats().bytes_limit;
-  if (limit > 256u << 20) GTEST_SKIP() << "too large to fill";
+  ASSERT_GT(limit, 0u);
+  ASSERT_LE(limit, 256u << 20) << "out of a test's reach";
   constexpr std::size_t kSize = 200'000;
   const std::size_t count = limit / kSize * 3;
   for (std::size_t i = 0; i < count; ++i) {

@@ -25,10 +25,15 @@ StoreUnderTest open_on(MooncakeStack& stack) {
 StoreUnderTest open_embedded() { return open_on(mooncake_stack()); }
 StoreUnderTest open_standalone() { return open_on(mooncake_daemon_stack()); }
 
-INSTANTIATE_TEST_SUITE_P(Mooncake, ObjectStoreSuite,
-                         testing::Values(StoreKind{.name = "embedded", .open = open_embedded},
-                                         StoreKind{.name = "standalone", .open = open_standalone}),
-                         [](const auto& kind) { return kind.param.name; });
+std::string name_of(const testing::TestParamInfo<StoreKind>& kind) { return kind.param.name; }
+
+const StoreKind kEmbedded{.name = "embedded", .open = open_embedded};
+const StoreKind kStandalone{.name = "standalone", .open = open_standalone};
+
+INSTANTIATE_TEST_SUITE_P(Mooncake, ObjectStoreSuite, testing::Values(kEmbedded, kStandalone),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Mooncake, SizeLimitSuite, testing::Values(kEmbedded, kStandalone),
+                         name_of);
 
 }  // namespace
 }  // namespace hitide
