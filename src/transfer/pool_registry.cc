@@ -77,6 +77,16 @@ bool is_failed_adoption(const Status& status, const PoolMemory& memory, ClientKi
           status.code() == StatusCode::resource_exhausted);
 }
 
+// Which region of a call it was, and where it lies unless the client has said so.
+Status in_context(const Status& status, std::span<const MemoryRegion> regions, std::size_t i) {
+  const std::span<std::byte> bytes = regions[i].bytes;
+  const std::string which = fmt::format("region {} of {}", i, regions.size());
+  const std::string place =
+      fmt::format("{} bytes at {}", bytes.size(), static_cast<const void*>(bytes.data()));
+  const bool said = status.message().find(place) != std::string_view::npos;
+  return status.with_context(said ? which : which + ", " + place);
+}
+
 }  // namespace
 
 PoolRegistry::PoolRegistry(Registrar& registrar, const RegistrationRules& rules)
@@ -208,9 +218,7 @@ Status PoolRegistry::call_registrar(std::span<const MemoryRegion> regions) {
   const bool known = failure.ok();
   for (std::size_t i = 0; known && i < answers.size(); ++i) {
     if (answers[i].ok()) continue;
-    failure = answers[i].with_context(
-        fmt::format("region {} of {}, {} bytes at {}", i, regions.size(), regions[i].bytes.size(),
-                    static_cast<const void*>(regions[i].bytes.data())));
+    failure = in_context(answers[i], regions, i);
     break;
   }
   if (failure.ok()) return failure;

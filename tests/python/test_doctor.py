@@ -95,6 +95,17 @@ def test_pools_in_memory_of_the_stores_client(program, python, mode):
     assert (found["kv"]["allocator"], found["draft"]["allocator"]) == ("store", "shm")
 
 
+# The agent's own test variables: an adoption without effect.
+def test_memory_that_cannot_be_adopted(program, python):
+    found = rows(program, python, "--start-store", "--standalone",
+                 variables={"HITIDE_TEST_ADOPTIONS_MAX": "1"})
+    for pool in ("kv", "draft"):
+        assert said(found[pool]) == ("adoption_failed", "zero_copy")
+        assert found[pool]["allocator"] == "store"
+        assert f"{found[pool]['bytes']} bytes at" in found[pool]["reason"]
+        assert "moved to store memory" in found[pool]["reason"]
+
+
 def test_the_table_fits_on_one_screen(program, python):
     done = doctor(program, python, "--start-store", "--standalone", "--preset",
                   "synthetic-logical", "--host-allocator", "mmap")
