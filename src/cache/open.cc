@@ -123,6 +123,7 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   StorageQueryOp query;
   add_operation(OpKind::query, query.id).prefetch = prefetch.id;
   query.keys.assign(request.prompt->keys.begin() + begin, request.prompt->keys.begin() + end);
+  query.first_page = begin;
   query.deadline = now + storage_call_limit(0);
   prefetches_.emplace(prefetch.id, std::move(prefetch));
   plan.ops.emplace_back(std::move(query));

@@ -42,6 +42,7 @@ struct StorageQueryOp {
   OpId id = 0;
   std::vector<PageKey> keys;
   TimePoint deadline = kNoDeadline;
+  std::uint32_t first_page = 0;  // where keys[0] stands in the prompt
 };
 
 // Pages of a side pool that travel with the anchor's: those of keys[first] and the keys behind it.

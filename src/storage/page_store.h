@@ -108,9 +108,10 @@ class PageStore {
   // The leading run of the anchor's pages, then each required side pool by its hit policy: for
   // every prefix of `keys` whether it can be restored. Optional pools have no say and are not asked
   // for. One existence call that touches every required object. What is not known counts as absent.
-  // A model without any required pool with bytes holds nothing here.
+  // A model without any required pool with bytes holds nothing here. first_page: where keys[0]
+  // stands in the prompt; a trailing window that reaches back behind it is not taken for granted.
   CallOutcome exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
-                            const CallOptions& options);
+                            const CallOptions& options, std::uint32_t first_page = 0);
 
   // Reads objects into their slots. ok: header and payload are there and verified. not_found: a
   // miss. data_loss: the store holds something else; the slot's content is undefined then, as after

@@ -16,20 +16,22 @@ bool is_trailing(const PoolSpec& pool) {
 }
 
 // Narrows `codes` to the prefixes that a pool allows. answers: [n], of the pool's objects.
-void apply_policy(const PoolSpec& pool, bool all_pages, std::span<const ItemResult> answers,
-                  std::span<StatusCode> codes) {
-  std::uint32_t run = 0;                   // pages in a row that are there, ending here
+// window: how many pages at the end of a prefix it needs; 0: all of them.
+void apply_policy(std::uint64_t window, std::uint64_t first_page,
+                  std::span<const ItemResult> answers, std::span<StatusCode> codes) {
+  std::uint64_t run = 0;                   // pages in a row that are there, ending here
   StatusCode in_the_way = StatusCode::ok;  // what the page before the run answered
   for (std::size_t i = 0; i < answers.size(); ++i) {
     if (answers[i].code == StatusCode::ok) {
       ++run;
     } else {
       run = 0;
-      if (!all_pages || in_the_way == StatusCode::ok) in_the_way = answers[i].code;
+      if (window > 0 || in_the_way == StatusCode::ok) in_the_way = answers[i].code;
     }
-    std::uint32_t needed = static_cast<std::uint32_t>(i + 1);
-    if (!all_pages) needed = std::min(needed, pool.hit_policy.trailing_pages);
-    if (run < needed && codes[i] == StatusCode::ok) codes[i] = in_the_way;
+    const std::uint64_t needed = window > 0 ? std::min(first_page + i + 1, window) : i + 1;
+    if (run >= needed || codes[i] != StatusCode::ok) continue;
+    // Nothing that was asked for is in the way where the window begins before all of it.
+    codes[i] = in_the_way != StatusCode::ok ? in_the_way : StatusCode::not_found;
   }
 }
 
@@ -45,7 +47,7 @@ std::uint32_t PrefixStops::longest() const {
 // ---- exists -------------------------------------------------------------------------------------
 
 CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
-                                     const CallOptions& options) {
+                                     const CallOptions& options, std::uint32_t first_page) {
   out.anchor_pages = 0;
   out.codes.assign(keys.size(), asked_.empty() ? StatusCode::not_found : StatusCode::ok);
   cells_.queries.add(keys.size());
@@ -75,7 +77,8 @@ CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops&
       out.anchor_pages = static_cast<std::uint32_t>(gap - answers.begin());
     }
     const PoolSpec& pool = pools_[asked_[at]];
-    apply_policy(pool, is_anchor || !is_trailing(pool), answers, out.codes);
+    const bool trailing = !is_anchor && is_trailing(pool);
+    apply_policy(trailing ? pool.hit_policy.trailing_pages : 0, first_page, answers, out.codes);
   }
   cells_.query_hits.add(out.longest());
   return outcome;

@@ -161,8 +161,9 @@ StatusCode TransferEngine::note(Job& job, const CallOutcome& outcome, bool anyth
 
 StatusCode TransferEngine::query(Job& job) {
   PrefixStops stops;
+  const auto& query = std::get<StorageQueryOp>(job.op);
   const CallOutcome outcome =
-      store_.exists_prefix(std::get<StorageQueryOp>(job.op).keys, stops, call_options(job));
+      store_.exists_prefix(query.keys, stops, call_options(job), query.first_page);
   job.answer.pages = std::move(stops.codes);
   return note(job, outcome, true);
 }

@@ -442,6 +442,20 @@ TEST_P(PageStoreSuite, AnExistenceQueryTouchesEveryRequiredObjectInOneCall) {
   EXPECT_EQ(stops(0).longest(), 0u);
 }
 
+// K3 B027: a window shorter than the pool's is enough only where the prompt itself is shorter.
+// Asked for the end of a prompt, what lies before it is not taken for granted.
+TEST_P(PageStoreSuite, K3_B027_AWindowIsClippedAtThePromptsStartOnly) {
+  store_all(0, 2);
+  EXPECT_EQ(ends(2), bits({1, 1}));
+  store_all(0, 6);  // the window of swa: 4 and 5; 2 and 3 have none
+  const std::vector<PageKey> keys = {synthetic_key(4), synthetic_key(5)};
+  PrefixStops answer;
+  EXPECT_TRUE(pages_->exists_prefix(keys, answer, {}, 4).status.ok());
+  EXPECT_EQ(answer.codes, (Codes{kMiss, kOk}));
+  EXPECT_TRUE(pages_->exists_prefix(keys, answer, {}, 0).status.ok());
+  EXPECT_EQ(answer.codes, (Codes{kOk, kOk}));
+}
+
 // Why a prefix cannot end somewhere is said by the first page in the way.
 TEST_P(PageStoreSuite, WhatIsInTheWayIsSaid) {
   use(false);
