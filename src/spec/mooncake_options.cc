@@ -11,8 +11,8 @@ namespace {
 constexpr std::uint32_t kLanesMax = 16;
 constexpr std::uint64_t kMebibyte = 1ull << 20;
 constexpr std::size_t kTextBytesMax = 4096;
-// With a key of 255 bytes behind it, what one frame to the agent takes as a key.
-constexpr std::size_t kTagBytesMax = 1024 - 255;
+// With an underscore and a key of 255 bytes behind it, what a frame to the agent takes as a key.
+constexpr std::size_t kTagBytesMax = 1024 - 1 - 255;
 
 Status bad(std::string_view name, std::string_view value, std::string_view rule) {
   return Status(StatusCode::invalid_argument,
