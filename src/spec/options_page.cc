@@ -60,11 +60,11 @@ void append_storage_configuration(std::string& out) {
   out +=
       "\n### Mooncake\n\n"
       "These come from **one** of three sources: the extra configuration, where it has\n"
-      "`master_server_address` or `client_server_address`; else the file that "
-      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`\nnames (by its ending, else JSON); else the "
-      "environment variables. The sources do not merge: a key\nthat the chosen one lacks has its "
-      "default. `null`, and an empty variable, count as not given.\nBooleans are `true`, `1`, "
-      "`yes`, `y` and `false`, `0`, `no`, `n`.\n\n";
+      "`master_server_address` or `client_server_address`; else the file that\n"
+      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH` names (by its ending, else JSON); else the "
+      "environment\nvariables. The sources do not merge: a key that the chosen one lacks has its "
+      "default. `null`, and\nan empty variable, count as not given. Booleans are `true`, `1`, "
+      "`yes`, `y` and `false`, `0`, `no`,\n`n`.\n\n";
   append_rows(out, storage_config_table(), is_of(OptionScope::mooncake));
   out += "\nThese come from the extra configuration alone, whatever the others come from:\n\n";
   append_rows(out, storage_config_table(), is_of(OptionScope::mooncake_extra));
@@ -86,12 +86,13 @@ void append_what_wins(std::string& out) {
 void append_launch_lines(std::string& out) {
   out +=
       "\n## Launch lines that come from SGLang\n\n"
-      "One line in the log says what was accepted without effect: memory layout and I/O backend "
-      "(pages are\nstored as `page_packed`), `--tensor-parallel-size` above 1, and the engine's "
-      "flags below. Of the\nenvironment the program reads `MOONCAKE_*` (above), `LOCAL_HOSTNAME`, "
-      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`,\n`SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`, "
-      "`XDG_CACHE_HOME` and `HOME`; other variables of SGLang,\n"
-      "`SGLANG_ENABLE_UNIFIED_RADIX_TREE` among them, have no meaning here.\n\n"
+      "Of an option given twice the last one counts. One line each in the log says what was "
+      "accepted without\neffect: memory layout and I/O backend (pages are stored as "
+      "`page_packed`), `--tensor-parallel-size`\nabove 1, and the engine's flags below. Of the "
+      "environment the program reads `MOONCAKE_*` (above),\n`LOCAL_HOSTNAME`, "
+      "`SGLANG_HICACHE_MOONCAKE_CONFIG_PATH`, "
+      "`SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`,\n`XDG_CACHE_HOME` and `HOME`; other variables "
+      "of SGLang, `SGLANG_ENABLE_UNIFIED_RADIX_TREE` among them,\nhave no meaning here.\n\n"
       "Refused, since a server without them would not be what was asked for:\n";
   append_names(out, refused_engine_flags());
   out += "\nAccepted without effect:\n";
