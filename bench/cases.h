@@ -7,9 +7,10 @@
 
 namespace hitide::bench {
 
-std::vector<Case> prefix_cases();  // match, next turn, page keys
-std::vector<Case> page_cases();    // allocate, free, evict
-std::vector<Case> store_cases();   // file store, page store, restart
+std::vector<Case> prefix_cases();    // match, next turn, page keys
+std::vector<Case> page_cases();      // allocate, free, evict
+std::vector<Case> store_cases();     // file store, page store, restart
+std::vector<Case> mooncake_cases();  // Mooncake against its own client
 #ifdef HITIDE_BENCH_ENGINE
 std::vector<Case> llama_cases();   // pages out of and into llama.cpp
 std::vector<Case> engine_cases();  // time to first token, decode speed

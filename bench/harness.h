@@ -103,8 +103,9 @@ class Report {
 };
 
 struct Settings {
-  std::string model_path;  // empty: no model
-  std::string scratch;     // directory for files; the same disk as what it is compared with
+  std::string model_path;       // empty: no model
+  std::string scratch;          // directory for files; the same disk as what it is compared with
+  std::string mooncake_python;  // an interpreter with the Mooncake package
 };
 
 // One piece of work that reports one or several rows.

@@ -36,6 +36,7 @@ std::vector<Case> all_cases() {
   add(prefix_cases());
   add(page_cases());
   add(store_cases());
+  add(mooncake_cases());
 #ifdef HITIDE_BENCH_ENGINE
   add(llama_cases());
   add(engine_cases());
@@ -116,6 +117,7 @@ int run(const Arguments& arguments) {
 int main(int argc, char** argv) {
   hitide::bench::Arguments arguments;
   arguments.settings.scratch = "build/bench-scratch";
+  arguments.settings.mooncake_python = HITIDE_SOURCE_DIR "/build/venv/bin/python";
   CLI::App app("Measures HiTide against what it is built on, as ratios within one run.",
                "hitide_bench");
   app.add_option("--model-path", arguments.settings.model_path,
@@ -125,6 +127,9 @@ int main(int argc, char** argv) {
   app.add_option("--filter", arguments.filter, "only rows whose name this expression finds");
   app.add_option("--scratch", arguments.settings.scratch,
                  "directory for the store rows, removed afterwards")
+      ->capture_default_str();
+  app.add_option("--mooncake-python", arguments.settings.mooncake_python,
+                 "interpreter with the Mooncake package; without it its rows are skipped")
       ->capture_default_str();
   app.add_flag("--list", arguments.list, "list the rows and end");
   app.add_flag("--strict", arguments.strict, "exit 1 when a target is missed");
