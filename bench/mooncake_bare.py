@@ -2,8 +2,8 @@
 
     PYTHON bench/mooncake_bare.py MASTER DAEMON BYTES PARENT_PID
 
-DAEMON is - for a real client. Speaks in lines on descriptor 3: `ready`, then one answer, `ok SECONDS`
-or `error WHY`, to each of
+DAEMON is - for a real client. Speaks in lines on descriptor 3: `ready`, then one answer, `ok
+SECONDS` or `error WHY`, to each of
 
     put ROUND COUNT SIZE BATCH   get ROUND COUNT SIZE BATCH   exists COUNT   clear
 
