@@ -36,12 +36,12 @@ ctest --test-dir build/$(1) --output-on-failure --no-tests=error $(2) 2>&1 \
   | tee build/log/ctest-$(1).log
 endef
 
-.PHONY: help setup build run serve test asan tsan bench format tidy clean
+.PHONY: help setup build run demo-mooncake serve test asan tsan bench format tidy clean
 
 export HITIDE_TEST_MODEL ?= $(CURDIR)/$(MODEL)
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: ## install packages, fetch and build what HiTide needs (what is there is skipped)
 	@scripts/setup $(SETUP_ARGS)
@@ -51,6 +51,9 @@ build: setup ## build the program: build/bin/hitide
 
 run: build ## set up, build, then hold a conversation with a real model, with and without cache
 	@$(PYTHON) scripts/demo
+
+demo-mooncake: build ## two servers on one Mooncake store: a conversation moves between them
+	@$(PYTHON) scripts/demo-mooncake $(ARGS)
 
 serve: build ## set up, build, then serve the model on PORT (30000) until Ctrl-C
 	@exec build/bin/hitide serve --model-path $(MODEL) --port $(PORT) --enable-cache-report $(ARGS)
