@@ -39,9 +39,13 @@ struct StorageOptions {
   MooncakeOptions mooncake;
 };
 
-enum class WritePolicy : std::uint8_t { write_through };
+enum class WritePolicy : std::uint8_t {
+  write_through,            // a node is copied down when it is first committed
+  write_through_selective,  // when it is used a second time
+};
 enum class PrefetchPolicy : std::uint8_t {
   timeout,        // a request waits for storage at most so long (prefetch_timeout_*)
+  best_effort,    // not at all: what has come when the request is admitted is used
   wait_complete,  // until all that storage holds has come; a call's own limit bounds each call
 };
 

@@ -41,6 +41,7 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
                   fmt::format("admit: a prompt of {} tokens needs {} device pages, there are {}",
                               prompt.token_count(), total, device_.capacity()));
   }
+  leave_prefetch(*request);
   const NodeIndex root = tree_.root(prompt.space);
   NodeIndex device_node = root;
   NodeIndex host_node = root;
@@ -68,6 +69,9 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
                               "are needed",
                               device_.free_count(), device_.capacity(), free_sequences_.size(),
                               total - device_pages));
+  }
+  for (NodeIndex at = host_node; !tree_.is_root(at); at = tree_.node(at).parent) {
+    ++tree_.node(at).hits;
   }
   request->sequence = sequence;
   request->device_hit_pages = request->shared_pages = request->hit_pages = device_pages;

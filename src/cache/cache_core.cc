@@ -101,16 +101,7 @@ void CacheCore::tick(TimePoint now, Plan& plan) {
   host_.release_quarantine(now);
   for (auto& [id, request] : requests_) {
     if (request.state != PrefixState::waiting || now < request.deadline) continue;
-    const auto it = prefetches_.find(request.prefetch);
-    if (it != prefetches_.end()) {
-      Prefetch& prefetch = it->second;
-      const std::uint32_t known = prefetch.first_page + prefetch.settled;
-      const std::uint32_t end =
-          prefetch.reading ? prefetch.first_page + static_cast<std::uint32_t>(prefetch.pages.size())
-                           : prefetch.first_page + prefetch.span_pages;
-      add_reason(prefetch, known, end, MissReason::deadline);
-      prefetch.waiter = 0;
-    }
+    leave_prefetch(request);
     make_ready(request, now, plan);
   }
 }

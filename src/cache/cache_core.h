@@ -115,6 +115,7 @@ class CacheCore {
   void start_prefetch(Request& request, const FindResult& found, TimePoint now, Plan& plan);
   void pin_request(Request& request, NodeIndex device, NodeIndex host);
   void unpin_request(Request& request);
+  void leave_prefetch(Request& request);
   void make_ready(Request& request, TimePoint now, Plan& plan);
 
   // --- prefetch.cc

@@ -175,6 +175,66 @@ TEST(CacheCore, WaitCompleteEndsWhenStorageNeverAnswers) {
   EXPECT_WORLD_OK(world);
 }
 
+TEST(CacheCore, BestEffortNeverDelaysAndKeepsWhatComesLater) {
+  WorldOptions options = small_world();
+  options.core.policy.prefetch_policy = PrefetchPolicy::best_effort;
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  world.run(prompt);
+  world.flush();
+  const RequestId id = world.open(prompt);
+  ASSERT_EQ(world.core().state(id), PrefixState::ready);
+  ASSERT_TRUE(world.admit(id));
+  ASSERT_TRUE(world.compute(id, 0));
+  EXPECT_EQ(world.last_explanation().missed.front(), (MissedSpan{MissReason::deadline, 0, 40}));
+  world.release(id);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+
+  world.flush();
+  const RequestId queued = world.open(prompt);
+  world.settle();
+  ASSERT_TRUE(world.admit(queued));
+  world.settle();
+  EXPECT_EQ(world.core().cached_tokens(queued), 40u) << "it has come while the request waited";
+  world.release(queued);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+}
+
+TEST(CacheCore, ABestEffortPrefetchWithoutAWaiterServesTheNextRequest) {
+  WorldOptions options = small_world();
+  options.core.policy.prefetch_policy = PrefetchPolicy::best_effort;
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  world.run(prompt);
+  world.flush();
+  const RequestId left = world.open(prompt);
+  world.release(left);
+  world.settle();
+  const RequestId next = world.open(prompt);
+  ASSERT_TRUE(world.admit(next));
+  world.settle();
+  EXPECT_EQ(world.core().cached_tokens(next), 40u);
+  world.release(next);
+  world.settle();
+  EXPECT_WORLD_OK(world);
+}
+
+TEST(CacheCore, SelectiveWritesCopyDownWhatIsUsedTwice) {
+  WorldOptions options = small_world();
+  options.core.policy.write_policy = WritePolicy::write_through_selective;
+  CoreWorld world(options);
+  const Tokens prompt = sequence_of(41);
+  world.run(prompt);
+  EXPECT_EQ(world.stored_pages(), 0u);
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::host), 0u);
+  world.run(prompt);
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::host), 10u);
+  EXPECT_EQ(world.stored_pages(), 10u);
+  EXPECT_WORLD_OK(world);
+}
+
 TEST(CacheCore, ALongPrefetchGivesEachReadTheTimeOfThoseBeforeIt) {
   WorldOptions options = small_world();
   options.core.page_bytes = 64ull << 20;
@@ -319,6 +379,12 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
     options.core.host_pages = shape.host_pages;
     options.core.storage = shape.storage;
     options.core.policy.prefetch_threshold_tokens = shape.page_size * 2;
+    options.core.policy.prefetch_policy =
+        std::array{PrefetchPolicy::timeout, PrefetchPolicy::best_effort,
+                   PrefetchPolicy::wait_complete}[seed % 3];
+    if (seed % 5 == 0) {
+      options.core.policy.write_policy = WritePolicy::write_through_selective;
+    }
     options.core.policy.load_back_threshold_tokens = shape.page_size;
     if (seed % 4 != 0) {  // every fourth world is a calm one
       options.faults = {.copy_fails = 0.05,

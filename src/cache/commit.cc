@@ -20,7 +20,12 @@ Status CacheCore::commit(RequestId id, std::span<const TokenId> tokens, TimePoin
                   fmt::format("commit: {} tokens are {} pages, {} were reserved", tokens.size(),
                               pages, request->pages.size()));
   }
-  if (pages <= request->shared_pages || !tripped_.ok()) return {};
+  if (!tripped_.ok()) return {};
+  const NodeIndex before = request->device_pin;
+  if (pages <= request->shared_pages) {
+    back_up_path(before, now, plan);
+    return {};
+  }
   const std::uint32_t begin = request->shared_pages;
   const auto fresh = tokens.subspan(std::size_t{begin} * config_.page_size,
                                     std::size_t{pages - begin} * config_.page_size);
@@ -45,6 +50,9 @@ Status CacheCore::commit(RequestId id, std::span<const TokenId> tokens, TimePoin
     hasher_.extend(parent, fresh.subspan(hashed * config_.page_size), keys);
   }
   place_request_pages(*request, fresh, keys, now, plan);
+  for (NodeIndex at = request->device_pin; at != before; at = tree_.node(at).parent) {
+    ++tree_.node(at).hits;
+  }
   back_up_path(request->device_pin, now, plan);
   return {};
 }
@@ -67,9 +75,6 @@ void CacheCore::place_request_pages(Request& request, std::span<const TokenId> t
   const Placement placed = place(run, plan);
   std::copy(placed.resident.begin(), placed.resident.end(), request.pages.begin() + begin);
   request.shared_pages = begin + placed.placed;
-  for (NodeIndex at = placed.end; at != request.device_pin; at = tree_.node(at).parent) {
-    ++tree_.node(at).hits;
-  }
   pin_request(request, placed.end, tree_.deepest_resident(placed.end, Tier::host));
   tree_.touch(placed.end);
   if (placed.existing > 0) {

@@ -115,11 +115,14 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   ++stats_.prefetch_queries;
 
   request.prefetch = prefetch.id;
-  request.state = PrefixState::waiting;
-  request.deadline = now + prefetch_wait(config_.policy,
-                                         {.tokens = span * config_.page_size,
-                                          .bytes = span * config_.page_bytes},
-                                         speed_);
+  prefetch.goes_on_alone = config_.policy.prefetch_policy == PrefetchPolicy::best_effort;
+  if (!prefetch.goes_on_alone) {
+    request.state = PrefixState::waiting;
+    request.deadline = now + prefetch_wait(config_.policy,
+                                           {.tokens = span * config_.page_size,
+                                            .bytes = span * config_.page_bytes},
+                                           speed_);
+  }
   StorageQueryOp query;
   add_operation(OpKind::query, query.id).prefetch = prefetch.id;
   query.keys.assign(request.prompt->keys.begin() + begin, request.prompt->keys.begin() + end);
@@ -142,6 +145,20 @@ void CacheCore::unpin_request(Request& request) {
   if (request.device_pin != kNoNode) tree_.unpin(request.device_pin, Tier::device);
   if (request.host_pin != kNoNode) tree_.unpin(request.host_pin, Tier::host);
   request.device_pin = request.host_pin = kNoNode;
+}
+
+// What storage has not brought by now does not come for this request.
+void CacheCore::leave_prefetch(Request& request) {
+  const auto it = prefetches_.find(request.prefetch);
+  request.prefetch = 0;
+  if (it == prefetches_.end()) return;
+  Prefetch& prefetch = it->second;
+  const std::uint32_t known = prefetch.first_page + prefetch.settled;
+  const std::uint32_t end =
+      prefetch.reading ? prefetch.first_page + static_cast<std::uint32_t>(prefetch.pages.size())
+                       : prefetch.first_page + prefetch.span_pages;
+  add_reason(prefetch, known, end, MissReason::deadline);
+  prefetch.waiter = 0;
 }
 
 void CacheCore::make_ready(Request& request, TimePoint now, Plan& plan) {

@@ -40,7 +40,8 @@ void CacheCore::on_query(Operation& operation, const Completion& completion, Tim
                reason_of(code));
   }
   // Nobody waits any more: what would be read now is read when it is asked for again.
-  if (prefetch.waiter == 0 || held == 0) return end_prefetch(prefetch.id, now, plan);
+  const bool wanted = prefetch.waiter != 0 || prefetch.goes_on_alone;
+  if (!wanted || held == 0) return end_prefetch(prefetch.id, now, plan);
   AgreeOp agree;
   add_operation(OpKind::agree, agree.id).prefetch = prefetch.id;
   agree.decision = next_decision_++;
@@ -57,7 +58,8 @@ void CacheCore::on_agree(Operation& operation, const Completion& completion, Tim
     if (completion.pages[i] == StatusCode::ok) agreed = i;
   }
   const std::uint32_t begin = prefetch.first_page;
-  if (prefetch.waiter == 0 || agreed == 0) return end_prefetch(prefetch.id, now, plan);
+  const bool wanted = prefetch.waiter != 0 || prefetch.goes_on_alone;
+  if (!wanted || agreed == 0) return end_prefetch(prefetch.id, now, plan);
   if (agreed * config_.page_size < config_.policy.prefetch_threshold_tokens) {
     add_reason(prefetch, begin, begin + agreed, MissReason::below_threshold);
     return end_prefetch(prefetch.id, now, plan);
@@ -189,6 +191,7 @@ void CacheCore::end_prefetch(std::uint64_t id, TimePoint now, Plan& plan) {
   occupied_pages_ -= prefetch.span_pages;
   Request* waiter = find_request(prefetch.waiter);
   if (waiter != nullptr && waiter->state == PrefixState::waiting) make_ready(*waiter, now, plan);
+  if (waiter != nullptr) waiter->prefetch = 0;
   tree_.unpin(prefetch.anchor, Tier::host);
   prefetches_.erase(id);
 }

@@ -77,6 +77,7 @@ struct Prefetch {
   std::uint32_t span_pages = 0;  // asked for; counted as occupied
   NodeIndex anchor = kNoNode;    // pinned on the host tier
   bool reading = false;
+  bool goes_on_alone = false;  // is not given up when nobody waits for it any more
   std::vector<PageId> pages;  // host pages of [first_page, first_page + n)
   enum class PageState : std::uint8_t { reading, read, failed, settled };
   std::vector<PageState> states;  // one per page

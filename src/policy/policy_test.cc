@@ -54,6 +54,8 @@ TEST(PrefillSpeed, FollowsMeasurementsAndIgnoresShortRuns) {
 
 TEST(WritePolicy, WriteThroughAtTheFirstCommit) {
   EXPECT_FALSE(backup_now(WritePolicy::write_through, 0));
+  EXPECT_FALSE(backup_now(WritePolicy::write_through_selective, 1));
+  EXPECT_TRUE(backup_now(WritePolicy::write_through_selective, 2));
   EXPECT_TRUE(backup_now(WritePolicy::write_through, 1));
 }
 

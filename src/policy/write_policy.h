@@ -12,6 +12,8 @@ constexpr bool backup_now(WritePolicy policy, std::uint32_t hits) {
   switch (policy) {
     case WritePolicy::write_through:
       return hits >= 1;
+    case WritePolicy::write_through_selective:
+      return hits >= 2;
   }
   return false;
 }
