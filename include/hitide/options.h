@@ -43,6 +43,17 @@ enum class WritePolicy : std::uint8_t {
   write_through,            // a node is copied down when it is first committed
   write_through_selective,  // when it is used a second time
 };
+// Which unpinned leaf of the tree goes first, on device and host.
+enum class EvictionPolicy : std::uint8_t {
+  lru,       // the one used longest ago
+  lfu,       // the least used; of equal ones, longest ago
+  slru,      // used once, before those used more often; longest ago first
+  fifo,      // the oldest
+  mru,       // the one used last
+  filo,      // the youngest
+  priority,  // of requests of the lowest priority; longest ago first
+};
+
 enum class PrefetchPolicy : std::uint8_t {
   timeout,        // a request waits for storage at most so long (prefetch_timeout_*)
   best_effort,    // not at all: what has come when the request is admitted is used
@@ -52,6 +63,7 @@ enum class PrefetchPolicy : std::uint8_t {
 struct PolicyOptions {
   WritePolicy write_policy = WritePolicy::write_through;
   PrefetchPolicy prefetch_policy = PrefetchPolicy::timeout;
+  EvictionPolicy eviction_policy = EvictionPolicy::lru;
   std::uint32_t prefetch_threshold_tokens = 256;  // storage is not asked for less
   double prefetch_timeout_base_s = 1.0;
   double prefetch_timeout_per_ki_token_s = 0.25;

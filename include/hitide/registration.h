@@ -92,8 +92,8 @@ struct PoolRegistration {
   ClientKind client = ClientKind::local;
   RegistrationVerdict verdict = RegistrationVerdict::ok;
   RegistrationPath path = RegistrationPath::off;
-  std::string reason = {};  // what holds for exactly this pool: sizes, codes, who is in the way
-  std::string advice = {};  // what to change; empty where there is nothing to gain
+  std::string reason = {};    // what holds for exactly this pool: sizes, codes, who is in the way
+  std::string advice = {};    // what to change; empty where there is nothing to gain
   std::string measured = {};  // what trying it took, where it was tried
 
   bool on() const { return path != RegistrationPath::off; }

@@ -16,6 +16,7 @@ struct PrefixRequest {
   std::optional<std::string_view> extra_key;   // adapter or other namespace
   std::optional<std::string_view> cache_salt;  // tenant; two salts never share; "" is none
   std::string_view label;                      // for the explanation
+  std::int32_t priority = 0;                   // eviction policy priority: high ones stay longer
 };
 
 //   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline

@@ -71,7 +71,7 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
                               total - device_pages));
   }
   for (NodeIndex at = host_node; !tree_.is_root(at); at = tree_.node(at).parent) {
-    ++tree_.node(at).hits;
+    tree_.note_hit(at, request->priority);
   }
   request->sequence = sequence;
   request->device_hit_pages = request->shared_pages = request->hit_pages = device_pages;

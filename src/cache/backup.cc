@@ -16,7 +16,7 @@ void CacheCore::back_up_path(NodeIndex node, TimePoint now, Plan& plan) {
   std::vector<NodeIndex> to_storage;
   for (const NodeIndex at : path) {
     const Node& n = tree_.node(at);
-    if (!backup_now(config_.policy.write_policy, n.hits)) break;
+    if (!backup_now(config_.policy.write_policy, n.facts.hits)) break;
     // One operation covers adjacent nodes only.
     if (n.backup_pending && !to_host.empty()) break;
     if (tree_.residency(at, Tier::host).resident()) {

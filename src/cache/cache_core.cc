@@ -4,11 +4,14 @@
 
 #include <fmt/format.h>
 
+#include "policy/eviction_policy.h"
+
 namespace hitide {
 
 CacheCore::CacheCore(const CoreConfig& config)
     : config_(config),
-      tree_(config.page_size, config.device_pages, config.host_pages),
+      tree_(config.page_size, config.device_pages, config.host_pages,
+            rank_for(config.policy.eviction_policy)),
       device_(config.device_pages),
       host_(config.host_pages),
       hasher_(config.page_size),

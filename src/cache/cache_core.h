@@ -170,7 +170,7 @@ class CacheCore {
 
   // --- evict.cc
   bool make_room(Tier tier, std::uint32_t pages, TimePoint now, Plan& plan);
-  void evict_oldest(Tier tier, std::uint32_t pages_wanted, Plan& plan);
+  void evict_next(Tier tier, std::uint32_t pages_wanted, Plan& plan);
   bool make_sequence_room(TimePoint now, Plan& plan);
 
   // --- explain.cc

@@ -382,6 +382,7 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
     options.core.policy.prefetch_policy =
         std::array{PrefetchPolicy::timeout, PrefetchPolicy::best_effort,
                    PrefetchPolicy::wait_complete}[seed % 3];
+    options.core.policy.eviction_policy = static_cast<EvictionPolicy>(seed % 7);
     if (seed % 5 == 0) {
       options.core.policy.write_policy = WritePolicy::write_through_selective;
     }

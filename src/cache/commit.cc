@@ -51,7 +51,7 @@ Status CacheCore::commit(RequestId id, std::span<const TokenId> tokens, TimePoin
   }
   place_request_pages(*request, fresh, keys, now, plan);
   for (NodeIndex at = request->device_pin; at != before; at = tree_.node(at).parent) {
-    ++tree_.node(at).hits;
+    tree_.note_hit(at, request->priority);
   }
   back_up_path(request->device_pin, now, plan);
   return {};

@@ -1,4 +1,4 @@
-// Making room: the oldest leaf goes first, page by page from its tail.
+// Making room: leaf by leaf in the policy's order, page by page from a leaf's tail.
 #include <algorithm>
 
 #include "cache/cache_core.h"
@@ -8,15 +8,15 @@ namespace hitide {
 bool CacheCore::make_room(Tier tier, std::uint32_t pages, TimePoint now, Plan& plan) {
   PageAllocator& pool = allocator(tier);
   pool.release_quarantine(now);
-  while (pool.free_count() < pages && tree_.oldest(tier) != kNoNode) {
-    evict_oldest(tier, pages - pool.free_count(), plan);
+  while (pool.free_count() < pages && tree_.next_victim(tier) != kNoNode) {
+    evict_next(tier, pages - pool.free_count(), plan);
     pool.release_quarantine(now);
   }
   return pool.free_count() >= pages;
 }
 
-void CacheCore::evict_oldest(Tier tier, std::uint32_t pages_wanted, Plan& plan) {
-  const NodeIndex node = tree_.oldest(tier);
+void CacheCore::evict_next(Tier tier, std::uint32_t pages_wanted, Plan& plan) {
+  const NodeIndex node = tree_.next_victim(tier);
   const std::uint32_t count = tree_.node(node).page_count();
   if (count > pages_wanted) tree_.split(node, count - pages_wanted);
   const NodeIndex parent = tree_.node(node).parent;
@@ -46,15 +46,15 @@ void CacheCore::evict_oldest(Tier tier, std::uint32_t pages_wanted, Plan& plan) 
 
 bool CacheCore::make_sequence_room(TimePoint now, Plan& plan) {
   device_.release_quarantine(now);
-  while (free_sequences_.empty() && tree_.oldest(Tier::device) != kNoNode) {
-    evict_oldest(Tier::device, UINT32_MAX, plan);
+  while (free_sequences_.empty() && tree_.next_victim(Tier::device) != kNoNode) {
+    evict_next(Tier::device, UINT32_MAX, plan);
   }
   return !free_sequences_.empty();
 }
 
 void CacheCore::flush(TimePoint now, Plan& plan) {
   for (const Tier tier : {Tier::device, Tier::host}) {
-    while (tree_.oldest(tier) != kNoNode) evict_oldest(tier, UINT32_MAX, plan);
+    while (tree_.next_victim(tier) != kNoNode) evict_next(tier, UINT32_MAX, plan);
     allocator(tier).release_quarantine(now);
   }
 }

@@ -64,6 +64,7 @@ Result<RequestId> CacheCore::open(const PrefixRequest& request, TimePoint now, P
   Request& made = requests_[id];
   made.id = id;
   made.opened = now;
+  made.priority = request.priority;
   made.prompt = make_prompt(request);
   made.explanation.id = fmt::format("{}{}", config_.explanation_prefix, id);
   made.explanation.label = std::string(request.label);
@@ -118,10 +119,10 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   prefetch.goes_on_alone = config_.policy.prefetch_policy == PrefetchPolicy::best_effort;
   if (!prefetch.goes_on_alone) {
     request.state = PrefixState::waiting;
-    request.deadline = now + prefetch_wait(config_.policy,
-                                           {.tokens = span * config_.page_size,
-                                            .bytes = span * config_.page_bytes},
-                                           speed_);
+    request.deadline =
+        now + prefetch_wait(
+                  config_.policy,
+                  {.tokens = span * config_.page_size, .bytes = span * config_.page_bytes}, speed_);
   }
   StorageQueryOp query;
   add_operation(OpKind::query, query.id).prefetch = prefetch.id;

@@ -42,6 +42,7 @@ struct Request {
   RequestId id = 0;
   PrefixState state = PrefixState::ready;
   std::shared_ptr<const Prompt> prompt;
+  std::int32_t priority = 0;
   TimePoint opened{};
   TimePoint admitted{};
 
@@ -78,7 +79,7 @@ struct Prefetch {
   NodeIndex anchor = kNoNode;    // pinned on the host tier
   bool reading = false;
   bool goes_on_alone = false;  // is not given up when nobody waits for it any more
-  std::vector<PageId> pages;  // host pages of [first_page, first_page + n)
+  std::vector<PageId> pages;   // host pages of [first_page, first_page + n)
   enum class PageState : std::uint8_t { reading, read, failed, settled };
   std::vector<PageState> states;  // one per page
   std::uint32_t settled = 0;      // leading pages that were published or given back

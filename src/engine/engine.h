@@ -41,7 +41,8 @@ struct GenerationRequest {
   bool return_logits = false;            // tests: last-token logits of every step in the result
   std::optional<std::string> extra_key;  // adapter namespace
   std::optional<std::string> cache_salt;
-  std::string label;  // for the explanation and the log
+  std::int32_t priority = 0;  // eviction policy priority: high ones stay longer
+  std::string label;          // for the explanation and the log
 };
 
 enum class FinishReason : std::uint8_t { stop, length, cancelled, failed };

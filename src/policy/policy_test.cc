@@ -1,5 +1,10 @@
+#include <array>
+#include <climits>
+#include <string>
+
 #include <gtest/gtest.h>
 
+#include "policy/eviction_policy.h"
 #include "policy/prefetch_policy.h"
 #include "policy/write_policy.h"
 
@@ -57,6 +62,62 @@ TEST(WritePolicy, WriteThroughAtTheFirstCommit) {
   EXPECT_FALSE(backup_now(WritePolicy::write_through_selective, 1));
   EXPECT_TRUE(backup_now(WritePolicy::write_through_selective, 2));
   EXPECT_TRUE(backup_now(WritePolicy::write_through, 1));
+}
+
+// The order in which single pages leave: a, b and c were put in so, then a was used twice, b and a
+// once more each; c belongs to an important request.
+std::string order_of(EvictionPolicy policy) {
+  RadixTree tree(1, 3, 1, rank_for(policy));
+  std::array<NodeIndex, 3> nodes{};
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    const std::array<TokenId, 1> token = {static_cast<TokenId>(i)};
+    const std::array<PageKey, 1> key{};
+    const std::array<PageId, 1> page = {PageId{i, 1}};
+    nodes[i] = tree.add_child(tree.root(""), token, key, Tier::device, page);
+    tree.note_hit(nodes[i], i == 2 ? 1 : 0);
+    tree.touch(nodes[i]);
+  }
+  for (const std::uint32_t used : {0u, 0u, 1u, 0u}) {
+    if (used == 1) tree.note_hit(nodes[1], 0);
+    if (used == 0) tree.note_hit(nodes[0], 0);
+    tree.touch(nodes[used]);
+  }
+  std::string order;
+  while (tree.next_victim(Tier::device) != kNoNode) {
+    EXPECT_TRUE(tree_check(tree).ok()) << tree_check(tree).to_string();
+    const NodeIndex victim = tree.next_victim(Tier::device);
+    order += static_cast<char>('a' + tree.node(victim).tokens.front());
+    tree.detach(victim, Tier::device);
+  }
+  return order;
+}
+
+TEST(EvictionPolicy, EachHasItsOrder) {
+  EXPECT_EQ(order_of(EvictionPolicy::lru), "cba");
+  EXPECT_EQ(order_of(EvictionPolicy::lfu), "cba");
+  EXPECT_EQ(order_of(EvictionPolicy::slru), "cba");
+  EXPECT_EQ(order_of(EvictionPolicy::fifo), "abc");
+  EXPECT_EQ(order_of(EvictionPolicy::mru), "abc");
+  EXPECT_EQ(order_of(EvictionPolicy::filo), "cba");
+  EXPECT_EQ(order_of(EvictionPolicy::priority), "bac");
+}
+
+TEST(EvictionPolicy, LfuPrefersHitsAndSlruProtectsAllThatWereUsedTwice) {
+  const EvictionFacts once{.hits = 1, .used = 9};
+  const EvictionFacts twice{.hits = 2, .used = 8};
+  const EvictionFacts often{.hits = 100, .used = 1};
+  const RankLeaf lfu = rank_for(EvictionPolicy::lfu);
+  EXPECT_LT(lfu(once), lfu(twice));
+  EXPECT_LT(lfu(twice), lfu(often));
+  const RankLeaf slru = rank_for(EvictionPolicy::slru);
+  EXPECT_LT(slru(once), slru(twice));
+  EXPECT_LT(slru(often), slru(twice)) << "by recency among the protected";
+}
+
+TEST(EvictionPolicy, PrioritiesBelowZeroGoFirst) {
+  const RankLeaf rank = rank_for(EvictionPolicy::priority);
+  EXPECT_LT(rank({.priority = -5, .used = 9}), rank({.priority = 0, .used = 1}));
+  EXPECT_LT(rank({.priority = INT32_MIN}), rank({.priority = INT32_MAX}));
 }
 
 }  // namespace

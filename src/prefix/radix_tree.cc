@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <utility>
 
 #include <tsl/robin_map.h>
 
@@ -70,10 +72,12 @@ struct RadixTree::Index {
   tsl::robin_map<ChildKey, NodeIndex, ChildKeyHash> children;
   tsl::robin_map<std::string, NodeIndex> roots;
   tsl::robin_map<NodeIndex, std::string> root_names;
+  std::array<std::set<std::pair<EvictionRank, NodeIndex>>, 2> leaves;  // [tier]
 };
 
-RadixTree::RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages)
-    : page_size_(page_size), index_(std::make_unique<Index>()) {
+RadixTree::RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages,
+                     RankLeaf rank)
+    : page_size_(page_size), rank_(rank), index_(std::make_unique<Index>()) {
   HITIDE_CHECK(page_size >= 1, "a page holds at least one token");
   owners_[index(Tier::device)].assign(device_pages, kNoNode);
   owners_[index(Tier::host)].assign(host_pages, kNoNode);
@@ -193,7 +197,9 @@ void RadixTree::link_child(NodeIndex parent, NodeIndex child) {
   c.next_same_hash = slot;
   slot = child;
   for (const Tier tier : kTreeTiers) {
-    if (residency(child, tier).resident()) ++residency_mut(parent, tier).resident_children;
+    if (!residency(child, tier).resident()) continue;
+    ++residency_mut(parent, tier).resident_children;
+    rerank(parent, tier);
   }
 }
 
@@ -220,7 +226,9 @@ void RadixTree::unlink_child(NodeIndex child) {
     nodes_[before].next_same_hash = c.next_same_hash;
   }
   for (const Tier tier : kTreeTiers) {
-    if (residency(child, tier).resident()) --residency_mut(c.parent, tier).resident_children;
+    if (!residency(child, tier).resident()) continue;
+    --residency_mut(c.parent, tier).resident_children;
+    rerank(c.parent, tier);
   }
   c.next_same_hash = c.next_sibling = c.previous_sibling = kNoNode;
 }
@@ -238,7 +246,7 @@ NodeIndex RadixTree::split(NodeIndex lower, std::uint32_t pages) {
   l.tokens.erase(l.tokens.begin(), l.tokens.begin() + tokens);
   u.keys.assign(l.keys.begin(), l.keys.begin() + pages);
   l.keys.erase(l.keys.begin(), l.keys.begin() + pages);
-  u.hits = l.hits;
+  u.facts = l.facts;
   u.backup_pending = l.backup_pending;
   u.store_pending = l.store_pending;
   u.stored = l.stored;
@@ -266,6 +274,7 @@ NodeIndex RadixTree::add_child(NodeIndex parent, std::span<const TokenId> tokens
   const NodeIndex child = new_node();
   nodes_[child].tokens.assign(tokens.begin(), tokens.end());
   nodes_[child].keys.assign(keys.begin(), keys.end());
+  nodes_[child].facts.created = ++step_;
   link_child(parent, child);
   attach(child, tier, pages);
   return child;
@@ -280,6 +289,7 @@ void RadixTree::attach(NodeIndex node, Tier tier, std::span<const PageId> pages)
                "residency must stay prefix closed");
   r.pages.assign(pages.begin(), pages.end());
   ++residency_mut(parent, tier).resident_children;
+  rerank(parent, tier);
   counts_[index(tier)].resident += pages.size();
   if (r.pins > 0) counts_[index(tier)].pinned += pages.size();
   set_owner(node, tier);
@@ -294,6 +304,7 @@ std::vector<PageId> RadixTree::detach(NodeIndex node, Tier tier) {
   list_remove(node, tier);
   counts_[index(tier)].resident -= r.pages.size();
   --residency_mut(nodes_[node].parent, tier).resident_children;
+  rerank(nodes_[node].parent, tier);
   std::vector<PageId> pages = std::move(r.pages);
   r.pages.clear();
   for (const PageId page : pages) owners_[index(tier)][page.index] = kNoNode;
@@ -347,7 +358,35 @@ void RadixTree::unpin(NodeIndex node, Tier tier) {
   drop_unused_root(root);
 }
 
+void RadixTree::note_hit(NodeIndex node, std::int32_t priority) {
+  EvictionFacts& facts = nodes_[node].facts;
+  ++facts.hits;
+  facts.priority = std::max(facts.priority, priority);
+  for (const Tier tier : kTreeTiers) rerank(node, tier);
+}
+
+NodeIndex RadixTree::next_victim(Tier tier) const {
+  if (rank_ == nullptr) return oldest(tier);
+  const auto& leaves = index_->leaves[index(tier)];
+  return leaves.empty() ? kNoNode : leaves.begin()->second;
+}
+
+std::size_t RadixTree::leaf_count(Tier tier) const { return index_->leaves[index(tier)].size(); }
+
+void RadixTree::rerank(NodeIndex node, Tier tier) {
+  if (rank_ == nullptr) return;
+  auto& leaves = index_->leaves[index(tier)];
+  Residency& r = residency_mut(node, tier);
+  if (r.ranked) leaves.erase({r.rank, node});
+  r.ranked = r.listed && r.resident_children == 0;
+  if (!r.ranked) return;
+  r.rank = rank_(nodes_[node].facts);
+  leaves.emplace(r.rank, node);
+}
+
 void RadixTree::touch(NodeIndex node) {
+  ++step_;
+  for (NodeIndex at = node; at != kNoNode; at = nodes_[at].parent) nodes_[at].facts.used = step_;
   for (const Tier tier : kTreeTiers) touch_tier(node, tier);
 }
 
@@ -379,6 +418,7 @@ void RadixTree::list_insert_after(NodeIndex node, NodeIndex older, Tier tier) {
     list.newest = node;
   }
   r.listed = true;
+  rerank(node, tier);
 }
 
 void RadixTree::list_remove(NodeIndex node, Tier tier) {
@@ -396,6 +436,7 @@ void RadixTree::list_remove(NodeIndex node, Tier tier) {
   }
   r.older = r.newer = kNoNode;
   r.listed = false;
+  rerank(node, tier);
 }
 
 void RadixTree::set_owner(NodeIndex node, Tier tier) {

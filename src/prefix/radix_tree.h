@@ -22,6 +22,7 @@
 //   T8 every resident page's owner is the node that holds it
 //   T9 every node that is no root is resident somewhere
 //   T10 only a device leaf holds a sequence
+//   T11 with an order of leaves, it holds exactly the unpinned leaves of its tier, each at its rank
 //
 // Deterministic: no clock, no thread, no I/O. Not thread-safe. Nothing allocates in find().
 #pragma once
@@ -37,6 +38,8 @@
 
 #include <hitide/status.h>
 #include <hitide/types.h>
+
+#include "prefix/eviction_order.h"
 
 namespace hitide {
 
@@ -55,6 +58,8 @@ struct Residency {
   NodeIndex older = kNoNode;
   NodeIndex newer = kNoNode;
   bool listed = false;
+  bool ranked = false;  // in the order of leaves, at `rank`
+  EvictionRank rank;
   bool resident() const { return !pages.empty(); }
 };
 
@@ -69,7 +74,7 @@ struct Node {
   NodeIndex next_sibling = kNoNode;
   NodeIndex previous_sibling = kNoNode;
   NodeIndex next_same_hash = kNoNode;
-  std::uint32_t hits = 0;       // commits and admissions that used the node
+  EvictionFacts facts;
   SequenceId sequence;          // of a cached leaf path; sequence-addressed devices only
   bool backup_pending = false;  // a device to host copy is under way
   bool store_pending = false;   // a write to storage is under way
@@ -102,8 +107,10 @@ struct FindResult {
 
 class RadixTree {
  public:
-  // page_capacity: pages of each tier, for the owner tables. page_size >= 1.
-  RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages);
+  // device_pages, host_pages: of each tier, for the owner tables. page_size >= 1. `rank` orders the
+  // leaves that may be evicted, at the price of a balanced tree; null: recency does, for nothing.
+  RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages,
+            RankLeaf rank = nullptr);
   ~RadixTree();
   RadixTree(const RadixTree&) = delete;
   RadixTree& operator=(const RadixTree&) = delete;
@@ -149,10 +156,14 @@ class RadixTree {
   void pin(NodeIndex node, Tier tier);
   void unpin(NodeIndex node, Tier tier);
 
+  // One more use of the node, by a request of this priority.
+  void note_hit(NodeIndex node, std::int32_t priority);
   // Marks the path from `node` up as just used, on both tiers.
   void touch(NodeIndex node);
 
-  // The next to evict: the oldest unpinned leaf of the tier, or kNoNode.
+  // The next to evict: the unpinned leaf of the tier that comes first, or kNoNode.
+  NodeIndex next_victim(Tier tier) const;
+  // The least recent unpinned node of the tier, or kNoNode.
   NodeIndex oldest(Tier tier) const { return lists_[static_cast<int>(tier)].oldest; }
   // The one after it in the order, which need not be a leaf.
   NodeIndex newer(NodeIndex node, Tier tier) const { return residency(node, tier).newer; }
@@ -165,6 +176,8 @@ class RadixTree {
   std::uint64_t evictable_pages(Tier tier) const {
     return counts_[index(tier)].resident - counts_[index(tier)].pinned;
   }
+  // Leaves in the order that `rank` makes; 0 without one.
+  std::size_t leaf_count(Tier tier) const;
   std::size_t node_count() const { return nodes_.size() - free_nodes_.size(); }
 
   // The deepest node from `node` up that is resident on the tier, or the root.
@@ -207,9 +220,13 @@ class RadixTree {
   void list_insert_after(NodeIndex node, NodeIndex older, Tier tier);
   void list_remove(NodeIndex node, Tier tier);
   void touch_tier(NodeIndex node, Tier tier);
+  // Where the node stands in the order of leaves, after anything that it follows from has changed.
+  void rerank(NodeIndex node, Tier tier);
   void set_owner(NodeIndex node, Tier tier);
 
   const std::uint32_t page_size_;
+  const RankLeaf rank_;
+  std::uint64_t step_ = 0;
   std::vector<Node> nodes_;
   std::vector<NodeIndex> free_nodes_;
   std::array<RecencyList, 2> lists_;

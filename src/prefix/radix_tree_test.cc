@@ -23,8 +23,8 @@ PageKey key_of(std::uint32_t n) {
 // Drives a tree as the core would and keeps a map of what must be in it.
 class TreeDriver {
  public:
-  TreeDriver(std::uint32_t page_size, std::uint32_t pages)
-      : page_size_(page_size), tree_(page_size, pages, pages) {
+  TreeDriver(std::uint32_t page_size, std::uint32_t pages, RankLeaf rank = nullptr)
+      : page_size_(page_size), tree_(page_size, pages, pages, rank) {
     for (std::uint32_t i = pages; i > 0; --i) {
       free_[0].push_back({i - 1, 1});
       free_[1].push_back({i - 1, 1});
@@ -85,7 +85,8 @@ class TreeDriver {
   }
 
   bool evict(Tier tier) {
-    const NodeIndex victim = tree_.oldest(tier);
+    const NodeIndex victim = tree_.next_victim(tier);
+    EXPECT_EQ(victim == kNoNode, tree_.oldest(tier) == kNoNode);
     if (victim == kNoNode) return false;
     const int t = static_cast<int>(tier);
     const Tokens path = tree_.path_tokens(victim);
@@ -118,7 +119,10 @@ class TreeDriver {
 
   void touch(const std::string& space, const Tokens& prompt) {
     const NodeIndex root = tree_.find_root(space);
-    if (root != kNoNode) tree_.touch(tree_.find(root, prompt).path.node);
+    if (root == kNoNode) return;
+    const NodeIndex node = tree_.find(root, prompt).path.node;
+    tree_.touch(node);
+    tree_.note_hit(node, 0);
   }
 
   void check(const std::string& space, const Tokens& prompt) {
@@ -174,6 +178,9 @@ Tokens random_prompt(Random& random, std::uint32_t tokens_max) {
   return prompt;
 }
 
+// Ranks that go up and down while nodes are used.
+EvictionRank few_hits_first(const EvictionFacts& facts) { return {facts.hits, ~facts.used}; }
+
 class RadixTreeModel : public testing::TestWithParam<std::uint32_t> {};
 
 TEST_P(RadixTreeModel, RandomOperationsAgreeWithTheModel) {
@@ -181,7 +188,7 @@ TEST_P(RadixTreeModel, RandomOperationsAgreeWithTheModel) {
   for (std::uint64_t seed = 1; seed <= 30; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed << " page size " << page_size);
     Random random(seed);
-    TreeDriver driver(page_size, 24);
+    TreeDriver driver(page_size, 24, seed % 2 == 0 ? few_hits_first : nullptr);
     static constexpr const char* kSpaces[] = {"", "a", "b"};
     for (int step = 0; step < 400; ++step) {
       const std::string space = kSpaces[random.below(3)];
@@ -223,10 +230,10 @@ INSTANTIATE_TEST_SUITE_P(PageSizes, RadixTreeModel, testing::Values(1, 2, 4));
 TEST(RadixTree, ExhaustiveSmallSequences) {
   const Tokens prompts[] = {{1, 2}, {1, 3, 4}};
   constexpr int kOperations = 11;
-  for (int code = 0; code < kOperations * kOperations * kOperations * kOperations; ++code) {
+  for (int code = 0; code < 2 * kOperations * kOperations * kOperations * kOperations; ++code) {
     SCOPED_TRACE(testing::Message() << "sequence " << code);
-    TreeDriver driver(1, 4);
-    int rest = code;
+    TreeDriver driver(1, 4, code % 2 == 0 ? few_hits_first : nullptr);
+    int rest = code / 2;
     for (int step = 0; step < 4; ++step, rest /= kOperations) {
       const int operation = rest % kOperations;
       const Tokens& prompt = prompts[operation % 2];

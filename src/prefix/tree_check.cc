@@ -64,7 +64,7 @@ Status check_children(const RadixTree& tree, NodeIndex at) {
   return {};
 }
 
-Status check_node(const RadixTree& tree, NodeIndex at) {
+Status check_node(const RadixTree& tree, NodeIndex at, RankLeaf ranks) {
   const Node& node = tree.node(at);
   if (tree.is_root(at)) {
     return node.keys.empty() && node.tokens.empty() ? ok_status() : broken(2, at, "root has pages");
@@ -82,6 +82,10 @@ Status check_node(const RadixTree& tree, NodeIndex at) {
       if (tree.owner(tier, page) != at) return broken(8, at, "owner table names another node");
     }
     if (r.listed != (r.resident() && r.pins == 0)) return broken(6, at, "listed wrongly");
+    const bool leaf = r.listed && r.resident_children == 0;
+    if (ranks != nullptr && (r.ranked != leaf || (leaf && r.rank != ranks(node.facts)))) {
+      return broken(11, at, "stands wrongly in the order of leaves");
+    }
   }
   if (!somewhere) return broken(9, at, "resident nowhere");
   return {};
@@ -93,10 +97,11 @@ Status tree_check(const RadixTree& tree) {
   std::array<std::uint64_t, 2> resident{};
   std::array<std::uint64_t, 2> pinned{};
   std::array<std::size_t, 2> to_list{};
+  std::array<std::size_t, 2> ranked{};
   for (NodeIndex at = 0; at < tree.nodes_.size(); ++at) {
     if (!tree.node(at).in_use) continue;
     HITIDE_RETURN_IF_ERROR(check_children(tree, at));
-    HITIDE_RETURN_IF_ERROR(check_node(tree, at));
+    HITIDE_RETURN_IF_ERROR(check_node(tree, at, tree.rank_));
     if (!tree.is_root(at)) {
       const Node& node = tree.node(at);
       if (tree.find_child(node.parent, node.tokens.data(), tree.hash_page(node.tokens.data())) !=
@@ -109,6 +114,7 @@ Status tree_check(const RadixTree& tree) {
       resident[static_cast<std::size_t>(tier)] += r.pages.size();
       if (r.pins > 0) pinned[static_cast<std::size_t>(tier)] += r.pages.size();
       if (r.listed) ++to_list[static_cast<std::size_t>(tier)];
+      if (r.ranked) ++ranked[static_cast<std::size_t>(tier)];
     }
   }
   for (const Tier tier : kTreeTiers) {
@@ -121,6 +127,7 @@ Status tree_check(const RadixTree& tree) {
       if (!place.emplace(at, place.size()).second) return broken(6, at, "list has a loop");
     }
     if (place.size() != to_list[t]) return broken(6, kNoNode, "list length");
+    if (tree.leaf_count(tier) != ranked[t]) return broken(11, kNoNode, "length of the order");
     for (const auto& [at, rank] : place) {
       const NodeIndex parent = tree.node(at).parent;
       const auto above = place.find(parent);

@@ -326,6 +326,9 @@ void read_fields(FieldReader& fields, ApiRequest& request) {
   fields.boolean("ignore_eos", request.generation.ignore_eos);
   fields.text("cache_salt", request.generation.cache_salt);
   fields.text("extra_key", request.generation.extra_key);
+  if (const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX)) {
+    request.generation.priority = static_cast<std::int32_t>(*priority);
+  }
   refuse_unsupported(fields);
 }
 

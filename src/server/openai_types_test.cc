@@ -43,7 +43,7 @@ TEST(OpenAiParse, ChatWithEverything) {
                    {"role": "assistant", "content": null}],
       "max_completion_tokens": 7, "temperature": 0, "top_p": 0.5, "top_k": 3, "min_p": 0.1,
       "seed": 42, "stop": ["x", "y"], "n": 1, "ignore_eos": true, "cache_salt": "tenant",
-      "extra_key": "lora", "user": "somebody", "logprobs": false, "tools": [],
+      "extra_key": "lora", "priority": -3, "user": "somebody", "logprobs": false, "tools": [],
       "presence_penalty": 0.0, "response_format": {"type": "text"}, "unknown_field": {"a": 1}})");
   EXPECT_EQ(request.model, "any/name");
   EXPECT_TRUE(request.stream);
@@ -63,6 +63,7 @@ TEST(OpenAiParse, ChatWithEverything) {
   EXPECT_TRUE(generation.ignore_eos);
   EXPECT_EQ(generation.cache_salt, "tenant");
   EXPECT_EQ(generation.extra_key, "lora");
+  EXPECT_EQ(generation.priority, -3);
 }
 
 TEST(OpenAiParse, AbsentFieldsAreOpenAisDefaults) {
@@ -128,6 +129,8 @@ TEST(OpenAiParse, WrongTypesAndRangesNameTheField) {
       {"ignore_eos", "0"},
       {"cache_salt", "5"},
       {"extra_key", "[]"},
+      {"priority", "\"high\""},
+      {"priority", "4000000000"},
   };
   for (const auto& [field, value] : cases) {
     EXPECT_EQ(refused(ApiKind::chat, chat_with(std::string("\"") + field + "\":" + value)), field)

@@ -49,6 +49,10 @@ Status set_text(std::string& field, std::string_view value) {
   return {};
 }
 
+Status unknown_name(std::string_view value, std::string_view known) {
+  return refuse(fmt::format("'{}' is not here; there are {}", value.substr(0, 200), known));
+}
+
 Status check_choice(std::string_view value, std::initializer_list<std::string_view> choices) {
   if (std::find(choices.begin(), choices.end(), value) != choices.end()) return {};
   return refuse(fmt::format("'{}' is not here; there {} {}", value.substr(0, 200),

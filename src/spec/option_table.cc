@@ -19,6 +19,25 @@ constexpr std::string_view kCache = "Cache";
 using Options = ServeOptions;
 using View = std::string_view;
 
+constexpr Names<WritePolicy, 2> kWriteNames = {{
+    {"write_through", WritePolicy::write_through},
+    {"write_through_selective", WritePolicy::write_through_selective},
+}};
+constexpr Names<PrefetchPolicy, 3> kPrefetchNames = {{
+    {"timeout", PrefetchPolicy::timeout},
+    {"best_effort", PrefetchPolicy::best_effort},
+    {"wait_complete", PrefetchPolicy::wait_complete},
+}};
+constexpr Names<EvictionPolicy, 7> kEvictionNames = {{
+    {"lru", EvictionPolicy::lru},
+    {"lfu", EvictionPolicy::lfu},
+    {"slru", EvictionPolicy::slru},
+    {"fifo", EvictionPolicy::fifo},
+    {"mru", EvictionPolicy::mru},
+    {"filo", EvictionPolicy::filo},
+    {"priority", EvictionPolicy::priority},
+}};
+
 bool is_pool_name(View name) {
   return !name.empty() && name.size() <= 15 && std::all_of(name.begin(), name.end(), [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_';
@@ -237,31 +256,32 @@ constexpr std::array kCacheRows = {
                 o.cache.storage.staging = false;
                 return Status();
               }},
-    OptionRow{"--hicache-write-policy", "", kCache, OptionKind::text, "POLICY", "write_through",
-              "write_through", "When pages are copied down.",
-              [](const Options&) { return std::string("write_through"); },
-              [](Options& o, View v) {
-                HITIDE_RETURN_IF_ERROR(check_choice(v, {"write_through"}));
-                o.cache.policy.write_policy = WritePolicy::write_through;
-                return Status();
-              }},
-    OptionRow{"--hicache-storage-prefetch-policy", "", kCache, OptionKind::text, "POLICY",
-              "timeout, wait_complete", "",
-              "How long a request waits for storage: prefetch_timeout_* at most, or until all that "
-              "storage holds has come.",
-              [](const Options& o) {
-                const bool timeout = o.cache.policy.prefetch_policy == PrefetchPolicy::timeout;
-                return std::string(timeout ? "timeout" : "wait_complete");
-              },
-              [](Options& o, View v) {
-                HITIDE_RETURN_IF_ERROR(check_choice(v, {"timeout", "wait_complete"}));
-                o.cache.policy.prefetch_policy =
-                    v == "timeout" ? PrefetchPolicy::timeout : PrefetchPolicy::wait_complete;
-                return Status();
-              }},
-    OptionRow{"--radix-eviction-policy", "", kCache, OptionKind::text, "POLICY", "lru", "lru",
-              "Which pages go first.", [](const Options&) { return std::string("lru"); },
-              [](Options&, View v) { return check_choice(v, {"lru"}); }},
+    OptionRow{
+        "--hicache-write-policy", "", kCache, OptionKind::text, "POLICY",
+        "write_through, write_through_selective", "",
+        "When pages are copied down: when they are first computed, or when they are used a "
+        "second time.",
+        [](const Options& o) { return name_of(o.cache.policy.write_policy, kWriteNames); },
+        [](Options& o, View v) { return set_named(o.cache.policy.write_policy, v, kWriteNames); }},
+    OptionRow{
+        "--hicache-storage-prefetch-policy", "", kCache, OptionKind::text, "POLICY",
+        "timeout, best_effort, wait_complete", "",
+        "How long a request waits for storage: prefetch_timeout_* at most, not at all, or until "
+        "all that storage holds has come.",
+        [](const Options& o) { return name_of(o.cache.policy.prefetch_policy, kPrefetchNames); },
+        [](Options& o, View v) {
+          return set_named(o.cache.policy.prefetch_policy, v, kPrefetchNames);
+        }},
+    OptionRow{
+        "--radix-eviction-policy", "", kCache, OptionKind::text, "POLICY",
+        "lru, lfu, slru, fifo, mru, filo, priority", "",
+        "Which pages go first, on device and host: used longest ago, least often, once only, "
+        "oldest, "
+        "used last, youngest, or of requests of the lowest `priority`.",
+        [](const Options& o) { return name_of(o.cache.policy.eviction_policy, kEvictionNames); },
+        [](Options& o, View v) {
+          return set_named(o.cache.policy.eviction_policy, v, kEvictionNames);
+        }},
     OptionRow{
         "--explanations-kept", "", kCache, OptionKind::number, "COUNT", "1..1000000", "",
         "Explanations of the last requests to keep for /hitide/explain.",

@@ -50,6 +50,10 @@ constexpr Sample kSamples[] = {
     {"--strict-config", "", "on"},
     {"--no-staging", "", "on"},
     {"--hicache-write-policy", "write_through", "write_through"},
+    {"--hicache-write-policy", "write_through_selective", "write_through_selective"},
+    {"--hicache-storage-prefetch-policy", "best_effort", "best_effort"},
+    {"--radix-eviction-policy", "slru", "slru"},
+    {"--radix-eviction-policy", "priority", "priority"},
     {"--hicache-storage-prefetch-policy", "wait_complete", "wait_complete"},
     {"--radix-eviction-policy", "lru", "lru"},
     {"--explanations-kept", "5", "5"},
@@ -152,8 +156,8 @@ TEST(OptionTable, EveryValueIsCheckedAndTheMessageNamesOptionValueAndLimit) {
   expect_refused(option_table(), "--page-size", "1025", "1..1024");
   expect_refused(option_table(), "--port", "65536", "0..65535");
   expect_refused(option_table(), "--hicache-write-policy", "write_back", "write_through");
-  expect_refused(option_table(), "--hicache-storage-prefetch-policy", "best_effort", "timeout");
-  expect_refused(option_table(), "--radix-eviction-policy", "lfu", "lru");
+  expect_refused(option_table(), "--hicache-storage-prefetch-policy", "patient", "timeout");
+  expect_refused(option_table(), "--radix-eviction-policy", "oldest", "lru");
   expect_refused(option_table(), "--hicache-mem-layout", "page_last", "page_first");
   expect_refused(option_table(), "--hicache-io-backend", "dma", "kernel");
   expect_refused(option_table(), "--hicache-host-memory-mode", "buffer_only", "cache");

@@ -253,6 +253,7 @@ bool StepLoop::open_waiting(Generation& generation) {
   if (generation.request.extra_key) prefix.extra_key = *generation.request.extra_key;
   if (generation.request.cache_salt) prefix.cache_salt = *generation.request.cache_salt;
   prefix.label = generation.request.label;
+  prefix.priority = generation.request.priority;
   auto opened = pages_.open(prefix);
   if (!opened.ok()) {
     finish(generation, FinishReason::failed, opened.status());
