@@ -7,6 +7,7 @@
 #include "policy/eviction_policy.h"
 #include "policy/prefetch_policy.h"
 #include "policy/write_policy.h"
+#include "prefix/radix_tree.h"
 
 namespace hitide {
 namespace {

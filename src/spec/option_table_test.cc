@@ -49,13 +49,9 @@ constexpr Sample kSamples[] = {
     {"--hicache-storage-backend-extra-config", "{}", "{}"},
     {"--strict-config", "", "on"},
     {"--no-staging", "", "on"},
-    {"--hicache-write-policy", "write_through", "write_through"},
     {"--hicache-write-policy", "write_through_selective", "write_through_selective"},
-    {"--hicache-storage-prefetch-policy", "best_effort", "best_effort"},
-    {"--radix-eviction-policy", "slru", "slru"},
     {"--radix-eviction-policy", "priority", "priority"},
     {"--hicache-storage-prefetch-policy", "wait_complete", "wait_complete"},
-    {"--radix-eviction-policy", "lru", "lru"},
     {"--explanations-kept", "5", "5"},
     {"--prefill-speed", "150", "150"},
 };
@@ -116,6 +112,21 @@ void check_round_trip(std::span<const OptionRow> table, std::span<const Sample> 
 TEST(OptionTable, EveryOptionIsSetAndReadBack) {
   check_round_trip(option_table(), kSamples);
   check_round_trip(storage_config_table(), kStorageSamples);
+}
+
+TEST(OptionTable, EveryPolicyIsSetByItsName) {
+  const std::pair<std::string_view, std::vector<std::string_view>> policies[] = {
+      {"--hicache-write-policy", {"write_through", "write_through_selective"}},
+      {"--hicache-storage-prefetch-policy", {"timeout", "best_effort", "wait_complete"}},
+      {"--radix-eviction-policy", {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"}},
+  };
+  for (const auto& [option, names] : policies) {
+    for (const std::string_view name : names) {
+      ServeOptions options;
+      ASSERT_TRUE(set_option(option_table(), option, name, options).ok()) << option << name;
+      EXPECT_EQ(find_option(option_table(), option)->get(options), name);
+    }
+  }
 }
 
 TEST(OptionTable, NamesAndAliasesAreUnique) {
