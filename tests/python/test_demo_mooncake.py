@@ -1,4 +1,4 @@
-"""`make demo-mooncake` as people run it, in both modes: two servers share a store whose owner dies."""
+"""`make demo-mooncake` as people run it: two servers share a store whose owner dies."""
 
 import os
 import subprocess
