@@ -264,7 +264,9 @@ CallOutcome MooncakeStore::move(AgentCall kind, std::span<const Item> items,
     if (status.ok()) status = asked;
   }
   count_moves(kind, out);
-  const TimePoint busy = busy_until(**session, status);
+  // Staged bytes are in bounce memory, which has its own quarantine.
+  const bool seen = std::any_of(works.begin(), works.end(), [](const Work& w) { return w.direct; });
+  const TimePoint busy = seen ? busy_until(**session, status) : TimePoint::min();
   return {.status = std::move(status), .buffers_busy_until = busy};
 }
 
