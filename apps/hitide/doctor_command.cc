@@ -90,6 +90,7 @@ Result<StorageOptions> storage_of(const Arguments& arguments) {
   ServeOptions options;
   StorageOptions& storage = options.cache.storage;
   storage.backend = arguments.backend;
+  storage.mooncake.python = default_python();
   storage.path = arguments.directory;
   options.storage_extra_config = arguments.extra_config;
   if (arguments.start_store) {
@@ -170,7 +171,8 @@ void add_doctor(CLI::App& app, Run& run) {
                     "mooncake: through a daemon of this machine, by a thin client.");
   command
       ->add_option("--python", arguments->python,
-                   "An interpreter that has Mooncake. Default: as configured, or python3.")
+                   "An interpreter that has Mooncake. Default: as configured, else that of make "
+                   "setup, else python3.")
       ->type_name("PROGRAM");
   command->add_option("--preset", arguments->preset, "The pools to try it with.")
       ->capture_default_str()

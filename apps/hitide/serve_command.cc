@@ -115,6 +115,7 @@ Result<ReadOptions> read_options(const GivenOptions& given) {
     names.push_back(name);
   }
   options.cache.storage.mooncake.package_path = installed_package();
+  options.cache.storage.mooncake.python = default_python();
   HITIDE_ASSIGN_OR_RETURN(read.storage, apply_storage_config(storage_environment(), options));
   if (options.cache.storage.backend == "file" && options.cache.storage.path.empty()) {
     options.cache.storage.path =

@@ -22,7 +22,7 @@ namespace {
 constexpr const char* kCommand = "store up";
 
 struct Arguments {
-  std::string python = MooncakeOptions().python;
+  std::string python = default_python();
   std::string segment_gb = "4";
   std::string port;
   bool embedded = false;

@@ -35,4 +35,8 @@ std::string installed_package() {
   return there ? folder.string() : std::string();
 }
 
+std::string default_python() {
+  return ::access(HITIDE_SETUP_PYTHON, X_OK) == 0 ? HITIDE_SETUP_PYTHON : "python3";
+}
+
 }  // namespace hitide::cli

@@ -17,4 +17,8 @@ Environment storage_environment();
 // the program is in. Empty: it is not there, and the place where it was built counts.
 std::string installed_package();
 
+// The interpreter that has Mooncake's client unless one is named: that of `make setup` where the
+// program was built, if it is there; else python3.
+std::string default_python();
+
 }  // namespace hitide::cli

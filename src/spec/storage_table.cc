@@ -305,7 +305,8 @@ constexpr std::array kMooncakeRows = {
               [](Options& o, View v) { return set_boolean(of(o).group_semantics, v); },
               OptionScope::mooncake_extra},
     OptionRow{
-        "python", "", kMooncakeGroup, OptionKind::text, "PROGRAM", "a path, or a name in PATH", "",
+        "python", "", kMooncakeGroup, OptionKind::text, "PROGRAM", "a path, or a name in PATH",
+        "build/venv/bin/python where the program was built, if it is there; else python3",
         "Interpreter that has the client's package.", [](const Options& o) { return of(o).python; },
         [](Options& o, View v) { return set_word(of(o).python, v); }, OptionScope::mooncake_extra},
     OptionRow{"package_path", "", kMooncakeGroup, OptionKind::text, "DIR", "a directory",
