@@ -1,4 +1,4 @@
-"""`hitide serve` on a real Mooncake, in every row of the registration table that a target can be in.
+"""`hitide serve` on a real Mooncake, in every row of the registration table a target can be in.
 
 Each start is asked twice, with the cache flushed in between, so that only storage can serve it.
 """
