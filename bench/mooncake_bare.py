@@ -5,7 +5,10 @@
 DAEMON is - for a real client. Speaks in lines on descriptor 3: `ready`, then one answer, `ok
 SECONDS` or `error WHY`, to each of
 
-    put ROUND COUNT SIZE BATCH   get ROUND COUNT SIZE BATCH   exists COUNT   clear
+    put ROUND COUNT SIZE BATCH   put_grouped ROUND COUNT SIZE BATCH   get ROUND COUNT SIZE BATCH
+    exists COUNT   clear
+
+put_grouped gives each object a group of its own, as pages have one.
 
 Only the calls of the client themselves are timed.
 """
@@ -25,6 +28,7 @@ class Bare:
     """A client with memory that it may use, filled with bytes that nothing compresses."""
 
     def __init__(self, package, master, daemon, size):
+        self.package = package
         self.store = package.MooncakeDistributedStore()
         if daemon == "-":
             code = self.store.setup("127.0.0.1", "P2PHANDSHAKE", 0, 0, "tcp", "", master)
@@ -55,10 +59,17 @@ class Bare:
                 raise RuntimeError(f"answered {answers}")
         return seconds
 
+    def put_grouped(self, keys, addresses, sizes):
+        config = self.package.ReplicateConfig()
+        config.group_ids = [f"group/{key}" for key in keys]
+        return self.store.batch_put_from(keys, addresses, sizes, config)
+
     def carry_out(self, words):
         name, numbers = words[0], [int(word) for word in words[1:]]
         if name == "put":
             return self.move(self.store.batch_put_from, *numbers, 0)
+        if name == "put_grouped":
+            return self.move(self.put_grouped, *numbers, 0)
         if name == "get":
             return self.move(self.store.batch_get_into, *numbers, numbers[2])
         if name == "exists":
