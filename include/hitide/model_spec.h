@@ -19,7 +19,8 @@ enum class PoolKind : std::uint8_t {
   k_only,   // keys only (indexers)
   packed,   // opaque: page_bytes of bytes per page, whatever the engine makes of them
   state,    // one recurrent state per page end
-  logical,  // owns page ids and no bytes; its data lies in side pools
+  logical,  // owns page ids and no bytes; its data lies in side pools, its pages are markers
+  side_pools_only,  // the same without a mark in storage: its side pools alone say what is there
 };
 
 // How the bytes of a host page lie. Formulas: docs/formats/layouts.md.
@@ -37,7 +38,7 @@ struct PoolSpec {
   std::string name = "kv";  // [a-z0-9_]+, at most 15 characters, unique in the model
   PoolKind kind = PoolKind::packed;
   std::uint32_t page_size = 32;  // tokens; the same for all pools of a model
-  std::uint64_t page_bytes = 0;  // payload of one page on one rank; 0 exactly for logical pools
+  std::uint64_t page_bytes = 0;  // payload of one page on one rank; 0 for the last two kinds alone
   std::uint32_t layers = 0;      // informative for packed pools
   std::uint32_t heads = 0;
   std::uint32_t head_dim = 0;
@@ -47,6 +48,11 @@ struct PoolSpec {
   bool required = true;  // false: may lose its L3 while the others go on (drafts)
   HostLayout layout = HostLayout::page_packed;
 };
+
+// False for an anchor whose data lies in side pools.
+constexpr bool has_bytes(const PoolSpec& pool) {
+  return pool.kind != PoolKind::logical && pool.kind != PoolKind::side_pools_only;
+}
 
 struct RankGeometry {
   std::uint32_t tp_rank = 0, tp_size = 1;
@@ -69,7 +75,8 @@ struct ModelSpec {
 };
 
 // invalid_argument with the field's name where something does not hold (no pools, duplicate or bad
-// names, mixed page sizes, bytes on a logical pool, an unknown index source, a rank out of range).
+// names, mixed page sizes, bytes on a pool of a kind without, a side pool of side_pools_only, an
+// unknown index source, a rank out of range).
 Status validate(const ModelSpec& model);
 
 // The digest that names the model's namespace in the store: identity, numerics, page size, pools

@@ -106,6 +106,7 @@ PoolMemory describe_without_memory(const PoolSpec& pool) {
   memory.pool = pool.name;
   memory.required = pool.required;
   memory.logical = pool.kind == PoolKind::logical;
+  memory.side_pools_only = pool.kind == PoolKind::side_pools_only;
   return memory;
 }
 

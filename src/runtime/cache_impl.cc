@@ -24,7 +24,7 @@ Status closed_status(std::string_view call) {
 
 Status fits(const ModelSpec& model, const DeviceGeometry& geometry) {
   HITIDE_RETURN_IF_ERROR(validate(model));
-  if (model.pools.size() != 1 || model.anchor().kind == PoolKind::logical) {
+  if (model.pools.size() != 1 || !has_bytes(model.anchor())) {
     return Status(StatusCode::unimplemented,
                   fmt::format("model: {} pools; this version caches models with one pool that has "
                               "bytes",

@@ -63,7 +63,7 @@ Result<CheckedPools> build_pools(const RegistrationCheck& check, ObjectStore* st
   CheckedPools pools;
   for (const PoolSpec& pool : check.model.pools) {
     pools.host.emplace_back();
-    if (pool.kind == PoolKind::logical) {
+    if (!has_bytes(pool)) {
       pools.to_register.push_back({.memory = describe_without_memory(pool)});
       continue;
     }

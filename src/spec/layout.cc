@@ -4,7 +4,7 @@ namespace hitide {
 
 PageLayout page_layout(const PoolSpec& pool) {
   PageLayout layout;
-  if (pool.kind == PoolKind::logical) return layout;
+  if (!has_bytes(pool)) return layout;
   layout.header_bytes = kEnvelopeBytes;
   layout.payload_offset = kEnvelopeBytes;
   layout.payload_bytes = pool.page_bytes;

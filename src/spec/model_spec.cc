@@ -38,9 +38,15 @@ Status validate_pool(const PoolSpec& pool, const ModelSpec& model) {
     return invalid(fmt::format("pool {}: page_size {} must be >= 1 and equal to the anchor's {}",
                                pool.name, pool.page_size, model.page_size()));
   }
-  if ((pool.page_bytes == 0) != (pool.kind == PoolKind::logical)) {
-    return invalid(fmt::format("pool {}: page_bytes {}: exactly the logical pools have no bytes",
-                               pool.name, pool.page_bytes));
+  if ((pool.page_bytes > 0) != has_bytes(pool)) {
+    return invalid(
+        fmt::format("pool {}: page_bytes {}: exactly logical pools, and those whose data "
+                    "lies in side pools only, have no bytes",
+                    pool.name, pool.page_bytes));
+  }
+  if (pool.kind == PoolKind::side_pools_only && pool.name != model.anchor().name) {
+    return invalid(
+        fmt::format("pool {}: only the anchor can have all its bytes in side pools", pool.name));
   }
   if (pool.hit_policy.kind == HitPolicy::Kind::trailing_pages &&
       pool.hit_policy.trailing_pages == 0) {

@@ -78,7 +78,7 @@ PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& cl
       next_backup_id_(first_backup_id()) {}
 
 bool PageStore::usable(const PageSlot& page) const {
-  if (page.pool == 0 && logical_anchor()) return true;  // a marker
+  if (page.pool == 0 && !anchor_has_bytes()) return true;
   return page.pool < pools_.size() && layouts_[page.pool].payload_bytes > 0 &&
          page.slot.size() >= layouts_[page.pool].object_bytes();
 }
@@ -87,6 +87,10 @@ void PageStore::sort_page(const PageSlot& page, StatusCode& out, Sorted& sorted)
   if (!usable(page)) {
     out = StatusCode::invalid_argument;
     count_failure(out);
+    return;
+  }
+  if (page.pool == 0 && !anchor_has_bytes() && !has_markers()) {
+    out = StatusCode::ok;
     return;
   }
   (page.pool == 0 ? sorted.anchors : sorted.sides).push_back({.page = page, .out = &out});
@@ -130,7 +134,7 @@ CallOutcome PageStore::sort_pools(std::span<const PoolPages> pools, Sorted& sort
       merge(outcome, refuse_unknown_pool(pages));
       continue;
     }
-    const bool without_slots = pool == 0 && logical_anchor() && pages.slots.empty();
+    const bool without_slots = pool == 0 && !anchor_has_bytes() && pages.slots.empty();
     if (pages.out.size() != pages.keys.size() ||
         (!without_slots && pages.slots.size() != pages.keys.size())) {
       merge(outcome, refuse_pool(pages, fmt::format("pool {}: {} keys, {} slots, {} answers",
@@ -204,7 +208,7 @@ CallOutcome PageStore::load_sorted(const Sorted& sorted, const CallOptions& opti
             return load_batch(batch, options, damaged);
           }));
   };
-  if (logical_anchor()) {
+  if (has_markers()) {
     merge(outcome, load_markers(sorted.anchors, damaged, options));
   } else {
     load_data(sorted.anchors);

@@ -51,8 +51,9 @@ namespace hitide {
 struct PageSlot {
   PageKey key;
   std::span<std::byte> slot;
-  // Index into ModelSpec::pools. A logical anchor's pages are markers, whose slot is not looked at;
-  // any other pool without bytes is invalid_argument.
+  // Index into ModelSpec::pools. The slot of an anchor without bytes is not looked at: its pages
+  // are markers, or, with side_pools_only, nothing, and then every call for them succeeds without
+  // I/O.
   std::uint32_t pool = 0;
 };
 
@@ -61,7 +62,7 @@ struct PoolPages {
   std::string_view pool;          // by name
   std::span<const PageKey> keys;  // [n]
   std::span<const std::span<std::byte>>
-      slots;                  // [n], as PageSlot::slot; empty for a logical anchor
+      slots;                  // [n], as PageSlot::slot; empty for an anchor without bytes
   std::span<StatusCode> out;  // [n]
 };
 
@@ -147,9 +148,11 @@ class PageStore {
   PageStoreStats stats() const;
   const KeySchema& keys() const { return keys_; }
   std::span<const PoolSpec> pools() const { return pools_; }
-  bool logical_anchor() const { return pools_.front().kind == PoolKind::logical; }
+  bool anchor_has_bytes() const { return has_bytes(pools_.front()); }
 
  private:
+  bool has_markers() const { return pools_.front().kind == PoolKind::logical; }
+
   struct Cells {
     Counter queries, query_hits, loads, load_misses, load_bytes, stores, stores_present;
     Counter store_bytes, removals;

@@ -48,7 +48,8 @@ std::uint32_t PrefixStops::longest() const {
 
 CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
                                      const CallOptions& options, std::uint32_t first_page) {
-  out.anchor_pages = 0;
+  const bool unmarked = !anchor_has_bytes() && !has_markers();
+  out.anchor_pages = unmarked ? static_cast<std::uint32_t>(keys.size()) : 0;
   out.codes.assign(keys.size(), asked_.empty() ? StatusCode::not_found : StatusCode::ok);
   cells_.queries.add(keys.size());
   if (asked_.empty() || keys.empty()) return {};
@@ -136,7 +137,7 @@ CallOutcome PageStore::commit_sorted(const Sorted& sorted, const CallOptions& op
     begin = ends[i];
   }
   if (absent.empty()) return outcome;
-  merge(outcome, logical_anchor() ? put_markers(absent, options) : put_anchors(absent, options));
+  merge(outcome, has_markers() ? put_markers(absent, options) : put_anchors(absent, options));
   return outcome;
 }
 
@@ -156,7 +157,7 @@ bool PageStore::judge_confirmation(const Placed& anchor, std::span<const ItemRes
   out = results.front().code;
   if (out == StatusCode::not_found) return true;
   if (out == StatusCode::ok) {
-    (logical_anchor() ? cells_.markers_present : cells_.stores_present).add();
+    (has_markers() ? cells_.markers_present : cells_.stores_present).add();
   } else {
     count_failure(out);
   }

@@ -72,11 +72,11 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
                   "transfer: threads, queue_max, batch_pages and call_time_max must not be 0");
   }
   const bool has_anchor = !pools.empty() && pools.front() != nullptr;
-  if (pools.size() > store.pools().size() || has_anchor == store.logical_anchor()) {
+  if (pools.size() > store.pools().size() || has_anchor != store.anchor_has_bytes()) {
     return Status(StatusCode::invalid_argument,
                   "transfer: " + std::to_string(pools.size()) + " host pools for a model of " +
                       std::to_string(store.pools().size()) +
-                      "; the first is the anchor's, and missing exactly where it is logical");
+                      "; the first is the anchor's, and missing exactly where it has no bytes");
   }
   std::unique_ptr<TransferEngine> engine(
       new TransferEngine(store, pools, options, std::move(on_completion), clock));

@@ -75,7 +75,7 @@ void TransferEngine::carry_out(Job& job, const Running& running) {
     log_limited(LogLevel::error, "transfer_exception", kTransferLogInterval,
                 {{"lane", to_string(running.lane)}, {"op", running.id}});
   }
-  if (running.lane == TransferLane::read) shorten_by_required(job);
+  if (running.lane == TransferLane::read || !store_.anchor_has_bytes()) shorten_by_required(job);
   cells(running.lane).seconds.observe(to_seconds(clock_.now() - started));
   answer(running.lane, std::move(job.answer));
 }
@@ -104,7 +104,7 @@ void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& d
   // A query goes in one call: it holds no buffers meanwhile.
   const std::size_t step = running.lane == TransferLane::query ? pages : options_.batch_pages;
   StatusCode rest = StatusCode::ok;
-  if (running.lane == TransferLane::read && store_.logical_anchor() && pages > 0) {
+  if (running.lane == TransferLane::read && !store_.anchor_has_bytes() && pages > 0) {
     rest = in_the_way(job, running);
     if (rest == StatusCode::ok) rest = load_markers(job);
   }
@@ -188,7 +188,7 @@ StatusCode TransferEngine::load_markers(Job& job) {
 }
 
 bool TransferEngine::commits_at_end(const Job& job) const {
-  return store_.logical_anchor() && std::holds_alternative<StorageWriteOp>(job.op);
+  return !store_.anchor_has_bytes() && std::holds_alternative<StorageWriteOp>(job.op);
 }
 
 void TransferEngine::commit(Job& job) {
@@ -202,7 +202,7 @@ void TransferEngine::commit(Job& job) {
   note(job, outcome, true);
 }
 
-// What was read is of use only as far as every pool that each of its pages needs.
+// A page is of use only as far as every pool that it needs.
 void TransferEngine::shorten_by_required(Job& job) const {
   const std::span<const SidePages> sides = sides_of(job.op);
   for (std::size_t i = 0; i < sides.size(); ++i) {

@@ -516,6 +516,35 @@ TEST_P(PageStoreSuite, K2_B015_AnAnchorWithoutBytesIsCarriedByItsSidePools) {
   }
 }
 
+// An anchor that is neither logical nor has bytes: calls for it succeed without I/O, and what can
+// be restored is what its side pools say.
+TEST_P(PageStoreSuite, AnAnchorOfSidePoolsOnlyNeedsNoCalls) {
+  ModelSpec model = synthetic(true);
+  model.pools[kKv].kind = PoolKind::side_pools_only;
+  use(model);
+  faults().clear_log();
+  PagePart anchor = part(kKv, 0, 3);
+  const std::vector<PoolPages> alone = {anchor.view()};
+  EXPECT_TRUE(pages_->store(alone, {}).status.ok());
+  EXPECT_EQ(anchor.codes, Codes(3, kOk));
+  anchor.codes.assign(3, StatusCode::internal);
+  EXPECT_TRUE(pages_->load(alone, {}).status.ok());
+  EXPECT_EQ(anchor.codes, Codes(3, kOk));
+  anchor.codes.assign(3, StatusCode::internal);
+  EXPECT_TRUE(pages_->commit(alone.front(), {}, {}).status.ok());
+  EXPECT_EQ(anchor.codes, Codes(3, kOk));
+  EXPECT_TRUE(faults().log().empty());
+  EXPECT_EQ(stops(3).longest(), 0u) << "no side pool has anything";
+
+  auto parts = backup(0, 3);
+  EXPECT_TRUE(store(parts).status.ok());
+  EXPECT_EQ(stops(3).anchor_pages, 3u);
+  EXPECT_EQ(stops(3).longest(), 3u);
+  EXPECT_FALSE(present(0, kKv));
+  lose(2, kC4);
+  EXPECT_EQ(stops(3).longest(), 0u) << "the window of swa ends at page 3 alone";
+}
+
 // K2 B021: the draft's pages are saved and restored with the target's; one that is missing is said
 // to be, and what lay in its place is nobody's page.
 TEST_P(PageStoreSuite, K2_B021_TheDraftIsSavedAndRestoredWithTheTarget) {
