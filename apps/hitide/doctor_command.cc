@@ -141,7 +141,7 @@ int examine(const Arguments& arguments) {
   if (arguments.json) {
     std::printf("{\"registration\":%s}\n", registration_json(*rows).c_str());
   } else {
-    std::printf("%s", registration_text(*rows).c_str());
+    std::printf("store: %s\n%s", arguments.backend.c_str(), registration_text(*rows).c_str());
   }
   const int code = printed(kCommand);
   return storage_on(*rows) ? code : kFailed;

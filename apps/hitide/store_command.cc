@@ -25,6 +25,7 @@ struct Arguments {
   std::string python = default_python();
   std::string segment_gb = "4";
   std::string port;
+  std::string daemon_port;
   bool embedded = false;
 };
 
@@ -33,6 +34,9 @@ int become_store(const Arguments& arguments) {
   std::vector<std::string> command = {arguments.python, "-m", "hitide.store.up", "--segment-gb",
                                       arguments.segment_gb};
   if (!arguments.port.empty()) command.insert(command.end(), {"--port", arguments.port});
+  if (!arguments.daemon_port.empty()) {
+    command.insert(command.end(), {"--daemon-port", arguments.daemon_port});
+  }
   if (arguments.embedded) command.emplace_back("--embedded");
   std::vector<char*> pointers;
   for (std::string& text : command) pointers.push_back(text.data());
@@ -62,6 +66,11 @@ void add_store(CLI::App& app, Run& run) {
       ->capture_default_str()
       ->type_name("GIB");
   command->add_option("--port", arguments->port, "Port of the master. Default: a free one.")
+      ->type_name("PORT");
+  command
+      ->add_option("--daemon-port", arguments->daemon_port,
+                   "Port of the daemon. Default: a free one. A restarted store is found again by "
+                   "servers that run where both ports are as before.")
       ->type_name("PORT");
   command->add_flag("--embedded", arguments->embedded,
                     "A Python process in the daemon's place: for clients that move the bytes "

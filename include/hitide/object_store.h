@@ -99,6 +99,8 @@ struct StoreStats {
   std::uint64_t puts = 0, puts_existing = 0, put_bytes = 0;
   std::uint64_t evicted_objects = 0;
   std::uint64_t failures = 0;
+  std::uint64_t outages = 0;  // times that so many calls failed that further ones were refused
+  std::uint64_t refused = 0;  // calls that were refused so
 };
 
 class ObjectStore {
@@ -123,6 +125,9 @@ class ObjectStore {
     static_cast<void>(deadline);
     return {};
   }
+
+  // ok, or why calls fail now, as far as it is known without asking anybody.
+  virtual Status health() const { return {}; }
 
   // Memory that get and put will use. Backends without needs_registration answer ok. The same
   // region may be registered again; each registration wants its own unregister.

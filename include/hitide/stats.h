@@ -19,6 +19,7 @@ enum class StorageStatus : std::uint8_t {
   off,      // asked for, and not to be had: storage_detail says why
   waiting,  // the store does not answer yet, or takes over memory; attached by itself
   on,
+  failing,  // attached, but calls fail now: storage_detail says why; tried again by itself
 };
 std::string_view to_string(StorageStatus status);
 

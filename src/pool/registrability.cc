@@ -165,6 +165,9 @@ std::vector<PoolRegistration> ask_pools(std::span<const PoolMemory> pools,
     entry.reason = std::move(answer.reason);
     entry.path = path_of(entry.verdict, rules.staging_allowed);
     entry.advice = advice_for(entry, rules.staging_allowed);
+    if (entry.verdict == RegistrationVerdict::client_down && !client.retried) {
+      entry.advice = "mend what the reason says, and start again";
+    }
     if (entry.path == RegistrationPath::zero_copy) {
       for (const MemoryRegion& region : pool.regions) taken.push_back(region.bytes);
     }

@@ -162,9 +162,16 @@ void StorageTier::fill_stats(CacheStats& stats) const {
     stats.storage_detail = detail_;
     stats.registration = rows_;
   }
-  const bool on_or_soon =
-      stats.storage_status == StorageStatus::on || stats.storage_status == StorageStatus::waiting;
-  stats.storage_backend = on_or_soon ? backend_ : "none";
+  if (stats.storage_status == StorageStatus::on) {
+    const Status health = opened_.store->health();
+    if (!health.ok()) {
+      stats.storage_status = StorageStatus::failing;
+      stats.storage_detail = health.message();
+    }
+  }
+  const bool none =
+      stats.storage_status == StorageStatus::none || stats.storage_status == StorageStatus::off;
+  stats.storage_backend = none ? "none" : backend_;
   if (opened_.store) stats.storage = opened_.store->stats();
 }
 

@@ -46,6 +46,10 @@ class ClientDouble final : public ObjectStore {
                      const CallOptions& options) override {
     return inner_.remove(keys, out, options);
   }
+  Status health() const override {
+    const std::lock_guard lock(mutex_);
+    return ready_ ? Status() : Status(StatusCode::unavailable, "the master has gone");
+  }
   Status wait_until_ready(TimePoint deadline) override {
     std::unique_lock lock(mutex_);
     const bool ready = changed_.wait_until(lock, deadline, [this] { return ready_; });
@@ -271,6 +275,19 @@ TEST(StorageTier, AStoreThatIsDownAtStartIsAttachedWhenItIsBack) {
     EXPECT_EQ(row_of(rig).verdict, RegistrationVerdict::ok);
     expect_storage_serves(rig);
   }
+}
+
+TEST(StorageTier, AStoreWhoseCallsFailIsSaidToFail) {
+  Doubled doubled(ClientKind::embedded);
+  Rig rig(small_options(), std::move(doubled.owned));
+  EXPECT_EQ(rig.cache().stats().storage_status, StorageStatus::on);
+  doubled.store.set_ready(false);
+  const CacheStats stats = rig.cache().stats();
+  EXPECT_EQ(stats.storage_status, StorageStatus::failing);
+  EXPECT_EQ(stats.storage_detail, "the master has gone");
+  EXPECT_EQ(stats.storage_backend, "double");
+  doubled.store.set_ready(true);
+  EXPECT_EQ(rig.cache().stats().storage_status, StorageStatus::on);
 }
 
 TEST(StorageTier, AFailedAdoptionOfAPoolInUseIsStaged) {

@@ -42,6 +42,7 @@ OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline)
     if (store.ok()) return store_client(std::move(store).value(), deadline);
     opened.status = store.status();
     opened.client.reachable = false;
+    opened.client.retried = false;
   }
   opened.client.detail = opened.status.message();
   return opened;

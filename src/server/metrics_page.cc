@@ -59,9 +59,11 @@ void append_cache(MetricsText& text, const CacheStats& stats) {
                as_double(stats.backed_up_pages_host), host);
   text.counter("hitide_backed_up_pages_total", "Pages copied down, by the tier they went to",
                as_double(stats.backed_up_pages_storage), storage);
-  text.counter("hitide_backup_dropped_pages_total", "Pages that could not be copied down",
+  text.counter("hitide_backup_dropped_pages_total",
+               "Pages that could not be copied down, each time it was tried",
                as_double(stats.backup_dropped_pages_host), host);
-  text.counter("hitide_backup_dropped_pages_total", "Pages that could not be copied down",
+  text.counter("hitide_backup_dropped_pages_total",
+               "Pages that could not be copied down, each time it was tried",
                as_double(stats.backup_dropped_pages_storage), storage);
   text.counter("hitide_loaded_back_pages_total", "Pages copied from host to device",
                as_double(stats.loaded_back_pages));
@@ -81,7 +83,7 @@ void append_cache(MetricsText& text, const CacheStats& stats) {
 void append_storage(MetricsText& text, const CacheStats& stats) {
   const std::string backend = MetricsText::label("backend", stats.storage_backend);
   const StoreStats& store = stats.storage;
-  text.gauge("hitide_store_up", "1 when the storage tier is attached",
+  text.gauge("hitide_store_up", "1 when the storage tier is attached and its calls do not fail",
              stats.storage_status == StorageStatus::on ? 1 : 0, backend);
   text.gauge("hitide_store_objects", "Objects in the store", as_double(store.objects), backend);
   text.gauge("hitide_store_bytes", "Bytes in the store", as_double(store.bytes_used), backend);
@@ -98,8 +100,12 @@ void append_storage(MetricsText& text, const CacheStats& stats) {
                backend);
   text.counter("hitide_store_evicted_objects_total", "Objects evicted from the store",
                as_double(store.evicted_objects), backend);
-  text.counter("hitide_store_failures_total", "Calls to the store that failed",
+  text.counter("hitide_store_failures_total", "Calls to the store, or objects of them, that failed",
                as_double(store.failures), backend);
+  text.counter("hitide_store_outages_total", "Times that calls were refused, as too many failed",
+               as_double(store.outages), backend);
+  text.counter("hitide_store_refused_total", "Calls that were refused so", as_double(store.refused),
+               backend);
 }
 
 }  // namespace

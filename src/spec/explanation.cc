@@ -13,6 +13,8 @@ std::string_view to_string(StorageStatus status) {
       return "waiting";
     case StorageStatus::on:
       return "on";
+    case StorageStatus::failing:
+      return "failing";
   }
   return "unknown";
 }

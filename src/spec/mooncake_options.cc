@@ -43,9 +43,16 @@ Status validate_texts(const MooncakeOptions& options) {
 
 Status validate_addresses(const MooncakeOptions& options) {
   if (options.standalone_storage) {
+    if (options.client_server_address.empty()) {
+      return bad("client_server_address", "",
+                 "standalone_storage needs the daemon's host:port (MOONCAKE_CLIENT)");
+    }
     const Result<HostPort> daemon = parse_host_port(options.client_server_address);
     if (!daemon.ok()) return daemon.status().with_context("mooncake: client_server_address");
     if (options.master_server_address.empty()) return {};
+  }
+  if (options.master_server_address.empty()) {
+    return bad("master_server_address", "", "the master's host:port is needed (MOONCAKE_MASTER)");
   }
   const Result<HostPort> master = parse_host_port(options.master_server_address);
   return master.ok() ? Status() : master.status().with_context("mooncake: master_server_address");
@@ -108,8 +115,11 @@ Status validate(const MooncakeOptions& options) {
                "at least 1 MiB, and a multiple of 4096");
   }
   if (options.object_bytes_max < kMebibyte || options.object_bytes_max > options.bounce_bytes) {
-    return bad("object_bytes_max", std::to_string(options.object_bytes_max),
-               "at least 1 MiB and at most bounce_bytes, through which any object may have to go");
+    return bad(
+        "object_bytes_max", std::to_string(options.object_bytes_max),
+        fmt::format("at least 1 MiB and at most bounce_bytes, which is {}: any object may have "
+                    "to go through it",
+                    options.bounce_bytes));
   }
   if (options.extra_backend_tag.size() > kTagBytesMax) {
     return bad("extra_backend_tag", options.extra_backend_tag, "too long to go before a key");

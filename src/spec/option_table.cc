@@ -238,7 +238,7 @@ constexpr std::array kCacheRows = {
               }},
     OptionRow{"--hicache-storage-backend-extra-config", "", kCache, OptionKind::text, "JSON",
               "a JSON object, or @FILE of JSON, TOML or YAML", "none",
-              "Configuration of the storage tier; its keys are below.",
+              "Configuration of the storage tier; docs/options.md has its keys.",
               [](const Options& o) { return o.storage_extra_config; },
               [](Options& o, View v) { return set_text(o.storage_extra_config, v); }},
     OptionRow{"--strict-config", "", kCache, OptionKind::toggle, "", "", "off",

@@ -46,9 +46,9 @@ void append_storage_configuration(std::string& out) {
       "\n## Storage configuration\n\n"
       "Keys of `--hicache-storage-backend-extra-config`: a JSON object, or `@FILE` with a table in "
       "JSON\n(`.json`), TOML (`.toml`) or YAML (`.yaml`, `.yml`), at most 1 MiB. A value that "
-      "cannot be is an\nerror that names key, value and source. A key that is not in these tables, "
-      "and one that is not\nused, is one warning (with the nearest name); with `--strict-config` "
-      "it is an error.\n\n"
+      "cannot be is an\nerror that names key, value and source. A key that is not in these tables "
+      "is one\nwarning (with the nearest name); with `--strict-config` it is an error. A key of "
+      "another backend is\nrefused.\n\n"
       "YAML is read with the types of its core schema: `true` and `false` are booleans; `no`, "
       "`off` and\n`12:30` are text. Anchors, aliases, merge keys and tags are refused.\n\n";
   const auto is_of = [](OptionScope scope) {

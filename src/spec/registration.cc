@@ -180,9 +180,12 @@ std::string advice_for(const PoolRegistration& pool, bool staging_allowed) {
     case RegistrationVerdict::client_down:
       if (pool.client == ClientKind::local)
         return "see the reason: path, permission, or who has it";
-      return "start the store, or correct MOONCAKE_MASTER; it is attached as soon as it answers";
+      return "start the store, or correct its address (MOONCAKE_MASTER, or the same key where the "
+             "settings come from); it is attached as soon as it answers";
     case RegistrationVerdict::transport_unavailable:
-      return "set MOONCAKE_PROTOCOL=tcp, or name a device in MOONCAKE_DEVICE";
+      return "set MOONCAKE_PROTOCOL=tcp (`protocol` where the settings come from a file or the "
+             "extra "
+             "config), or name a device";
     case RegistrationVerdict::not_shareable:
     case RegistrationVerdict::outside_store_segment:
     case RegistrationVerdict::partial_segment:

@@ -12,6 +12,7 @@ namespace hitide {
 struct ClientCapabilities {
   ClientKind kind = ClientKind::local;
   bool reachable = true;             // false: client_down
+  bool retried = true;               // not reachable: asked again by itself; else for good
   bool transport_available = true;   // false: transport_unavailable
   std::string detail = {};           // of what is not reachable or available, for people
   bool sees_private_memory = false;  // embedded: the client runs in this process

@@ -191,7 +191,13 @@ CallOutcome BreakerStore::guarded(Breaker::Kind kind, std::string_view call,
                                    std::max(0.0, to_seconds(state.next_probe - clock_.now()))))};
   }
   CallOutcome outcome = carry_out();
-  breaker_.report(kind, pass, judge(outcome, out, options));
+  const Breaker::Report report = judge(outcome, out, options);
+  if (report.verdict == Breaker::Verdict::bad) {
+    const std::lock_guard lock(failure_mutex_);
+    last_failure_ = outcome.status.ok() ? fmt::format("{}: most objects were unavailable", call)
+                                        : std::string(outcome.status.message());
+  }
+  breaker_.report(kind, pass, report);
   return outcome;
 }
 
@@ -231,6 +237,23 @@ CallOutcome BreakerStore::remove(std::span<const std::string_view> keys, std::sp
                                  const CallOptions& options) {
   return guarded(Breaker::Kind::query, "remove", out, options,
                  [&] { return inner_->remove(keys, out, options); });
+}
+
+StoreStats BreakerStore::stats() const {
+  StoreStats stats = inner_->stats();
+  const BreakerState state = breaker_.state();
+  stats.outages = state.opened;
+  stats.refused = state.refused;
+  return stats;
+}
+
+Status BreakerStore::health() const {
+  const BreakerState state = breaker_.state();
+  if (!state.open) return inner_->health();
+  const std::lock_guard lock(failure_mutex_);
+  return Status(StatusCode::unavailable,
+                fmt::format("calls fail ({}); next try in {:.1f} s", last_failure_,
+                            std::max(0.0, to_seconds(state.next_probe - clock_.now()))));
 }
 
 Status BreakerStore::register_memory(const MemoryRegion& region) {

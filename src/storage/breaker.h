@@ -162,7 +162,8 @@ class BreakerStore final : public ObjectStore {
     return inner_->allocate_memory(name, bytes);
   }
   void release_memory(std::span<std::byte> bytes) override { inner_->release_memory(bytes); }
-  StoreStats stats() const override { return inner_->stats(); }
+  StoreStats stats() const override;
+  Status health() const override;
   Status close(TimePoint deadline) override { return inner_->close(deadline); }
 
   BreakerState state() const { return breaker_.state(); }
@@ -184,6 +185,9 @@ class BreakerStore final : public ObjectStore {
   const std::unique_ptr<ObjectStore> inner_;
   const Clock& clock_;
   Breaker breaker_;
+
+  mutable std::mutex failure_mutex_;
+  std::string last_failure_;  // guarded by failure_mutex_
 
   std::mutex memory_mutex_;
   std::map<const std::byte*, Registered> registered_;  // guarded by memory_mutex_

@@ -260,6 +260,21 @@ TEST_F(BreakerStoreTest, ACallersShortTimeIsNoFailure) {
   EXPECT_FALSE(store_->state().open);
 }
 
+TEST_F(BreakerStoreTest, SaysWhatFailsUntilItServesAgain) {
+  EXPECT_TRUE(store_->health().ok());
+  go_away();
+  for (int i = 0; i < 4; ++i) exists_object(*store_, "k");
+  EXPECT_EQ(store_->health().code(), StatusCode::unavailable);
+  EXPECT_NE(store_->health().message().find("calls fail ("), std::string_view::npos);
+  EXPECT_EQ(store_->stats().outages, 1u);
+  EXPECT_EQ(store_->stats().refused, 1u);
+  faults_->clear_faults();
+  clock_.advance(milliseconds(500));
+  exists_object(*store_, "k");
+  EXPECT_TRUE(store_->health().ok());
+  EXPECT_EQ(store_->stats().outages, 1u);
+}
+
 TEST_F(BreakerStoreTest, EmptyCallsProveNothing) {
   go_away();
   for (int i = 0; i < 3; ++i) exists_object(*store_, "k");

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -22,6 +23,12 @@ def find_mooncake_python():
         pytest.skip(f"{path} cannot import mooncake.store: run scripts/setup, or set "
                     "HITIDE_MOONCAKE_PYTHON")
     return path
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_until(condition, what):

@@ -9,7 +9,7 @@ import os
 import pytest
 
 from conftest import Server, cached_of, long_prompt, text_of, wait_for
-from mooncake_tools import StoreUp, find_mooncake_python
+from mooncake_tools import StoreUp, find_mooncake_python, free_port
 
 SEGMENT = ("--segment-gb", "0.25")
 SERVE = ("--context-length", "2048", "--hicache-size", "100MB", "--hicache-storage-backend",
@@ -91,6 +91,34 @@ def test_every_kind_of_host_memory_starts_and_serves(program, model, python, sto
         assert server.stop() == 0
     finally:
         server.process.kill()
+
+
+def test_a_store_that_dies_is_said_and_found_again(program, model, python):
+    ports = ("--port", str(free_port()), "--daemon-port", str(free_port()))
+    with StoreUp(program, python, *SEGMENT, *ports) as first:
+        server = serve(program, model, python, first.wait_ready().variables())
+        assert cached_of(ask_past_device_and_host(server, "before"))["storage"] > 0
+    try:
+        # Whoever asks storage finds out; from then on it is said, until it serves again.
+        def failing():
+            server.http.post("/flush_cache")
+            server.chat(long_prompt("between"), tokens=1)
+            return storage_of(server)["status"] == "failing"
+        wait_for(failing, 60, "the loss of the store")
+        assert server.metric('hitide_store_up{backend="mooncake"}') == 0
+        with StoreUp(program, python, *SEGMENT, *ports) as second:
+            second.wait_ready()
+
+            def serving():
+                server.http.post("/flush_cache")
+                server.chat(long_prompt("after"), tokens=1)
+                return storage_of(server)["status"] == "on"
+            wait_for(serving, 60, "the store's return")
+            assert cached_of(ask_past_device_and_host(server, "returned"))["storage"] > 0
+            assert server.metric('hitide_store_up{backend="mooncake"}') == 1
+            assert server.metric('hitide_store_outages_total{backend="mooncake"}') >= 1
+    finally:
+        assert server.stop() == 0
 
 
 def test_a_store_that_comes_later_is_attached_while_serving(program, model, python):

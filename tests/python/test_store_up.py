@@ -49,6 +49,18 @@ def start(program, python, *arguments):
     return StoreUp(program, python, *SEGMENT, *arguments)
 
 
+def test_a_restarted_store_has_the_ports_that_it_is_told(program, python):
+    free = [servers.free_port(), servers.free_port()]
+    ports = ("--port", str(free[0]), "--daemon-port", str(free[1]))
+    for _ in range(2):
+        with start(program, python, *ports) as store:
+            variables = store.wait_ready().variables()
+            assert variables["MOONCAKE_MASTER"] == f"127.0.0.1:{free[0]}"
+            assert variables["MOONCAKE_CLIENT"] == f"127.0.0.1:{free[1]}"
+            store.process.send_signal(signal.SIGINT)
+            assert store.wait() == 0
+
+
 def run_client(python, variables):
     return subprocess.run([python, "-c", CLIENT], capture_output=True, text=True, timeout=60,
                           env={**os.environ, "MC_LOG_LEVEL": "ERROR", **variables}, check=False)

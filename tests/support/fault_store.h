@@ -73,6 +73,7 @@ class FaultStore final : public ObjectStore {
   Status wait_until_ready(TimePoint deadline) override {
     return inner_->wait_until_ready(deadline);
   }
+  Status health() const override { return inner_->health(); }
   Result<MemoryRegion> allocate_memory(const std::string& name, std::uint64_t bytes) override {
     return inner_->allocate_memory(name, bytes);
   }

@@ -60,7 +60,7 @@ def require_free(port):
             probe.bind((HOST, port))
         except OSError as error:
             raise StoreError(f"port {port} of {HOST} cannot be taken: {error.strerror}; choose "
-                             "another --port, or none for a free one") from None
+                             "another one, or none for a free one") from None
 
 
 def ask(port, path):
@@ -92,6 +92,7 @@ class Settings:
     segment_bytes: int = 4 << 30
     embedded: bool = False  # a Python owner in the daemon's place
     master_port: int = 0    # 0: a free one
+    daemon_port: int = 0    # 0: a free one
     master_flags: tuple = ()
 
 
@@ -161,8 +162,9 @@ class Servers:
         self.daemon_port = 0
 
     def start(self):
-        if self.settings.master_port:
-            require_free(self.settings.master_port)
+        for port in (self.settings.master_port, self.settings.daemon_port):
+            if port:
+                require_free(port)
         self._choose_ports()
         for left in reversed(range(PORT_TRIES)):
             try:
@@ -178,7 +180,8 @@ class Servers:
     def _choose_ports(self):
         self.master_port = self.settings.master_port or free_port()
         self.metrics_port = free_port()
-        self.daemon_port = 0 if self.settings.embedded else free_port()
+        self.daemon_port = 0 if self.settings.embedded else (self.settings.daemon_port or
+                                                             free_port())
 
     def start_master(self):
         self.master = Child(

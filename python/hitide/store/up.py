@@ -102,10 +102,14 @@ def parse(arguments):
     parser = Parser(prog=COMMAND, add_help=False, allow_abbrev=False)
     parser.add_argument("--segment-gb", type=segment_bytes, default="4", dest="segment_bytes")
     parser.add_argument("--port", type=port_number, default=0)
+    parser.add_argument("--daemon-port", type=port_number, default=0)
     parser.add_argument("--embedded", action="store_true")
     # A program that starts this one: lines go to its socket, whose end stops the store.
     parser.add_argument("--parent", type=int, default=0)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.embedded and options.daemon_port:
+        parser.error("--daemon-port and --embedded exclude each other: there is no daemon then")
+    return options
 
 
 def shell_lines(running):
@@ -142,7 +146,8 @@ def watch(running, signals):
 def run(options, signals, write):
     running = servers.Servers(
         servers.Settings(segment_bytes=options.segment_bytes, embedded=options.embedded,
-                         master_port=options.port), signals.pause)
+                         master_port=options.port, daemon_port=options.daemon_port),
+        signals.pause)
     status, ready = 1, False
     try:
         running.start()

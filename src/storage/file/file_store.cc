@@ -116,6 +116,13 @@ ItemResult FileStore::count_failure(StatusCode code) {
   return {.code = code};
 }
 
+Status FileStore::health() const {
+  const std::lock_guard lock(mutex_);
+  if (!detached_) return {};
+  return Status(StatusCode::failed_precondition,
+                options_.path + " was taken away: nothing is stored any more; restart");
+}
+
 Status FileStore::attached() {
   Status status;
   {

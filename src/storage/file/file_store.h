@@ -88,6 +88,7 @@ class FileStore final : public ObjectStore {
   Status register_memory(const MemoryRegion& region) override;
   Status unregister_memory(std::span<std::byte> bytes) override;
   StoreStats stats() const override;
+  Status health() const override;
   // deadline_exceeded: calls or the last sync took too long; may be called again. Otherwise the
   // outcome of the last sync, the first time.
   Status close(TimePoint deadline) override;

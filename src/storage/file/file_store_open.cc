@@ -82,7 +82,9 @@ FileStore::FileStore(const FileStoreOptions& options, StoreDirectory directory)
 
 Result<std::unique_ptr<FileStore>> FileStore::open(const FileStoreOptions& options) {
   if (options.path.empty()) {
-    return Status(StatusCode::invalid_argument, "file store: no directory was given");
+    return Status(StatusCode::invalid_argument,
+                  "file store: no directory was given (the key path of the storage configuration, "
+                  "or --directory of doctor)");
   }
   if (options.bytes_max < kBytesMaxLeast) {
     return Status(StatusCode::invalid_argument,

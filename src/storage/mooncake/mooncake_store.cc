@@ -17,10 +17,12 @@ namespace {
 constexpr std::string_view kPackage = "mooncake-transfer-engine-non-cuda==0.3.13.post1";
 
 Status with_install_line(const Status& status, const MooncakeOptions& options) {
-  return Status(StatusCode::failed_precondition,
-                fmt::format("mooncake: {}; install the store's client: {} -m pip install {}, and "
-                            "the system packages libibverbs1 libcurl4 libnuma1",
-                            status.message(), options.python, kPackage));
+  return Status(
+      StatusCode::failed_precondition,
+      fmt::format("mooncake: {}; install the store's client: {} -m pip install {} (or in a "
+                  "virtual environment, whose interpreter the key python names), and "
+                  "the system packages libibverbs1 libcurl4 libnuma1",
+                  status.message(), options.python, kPackage));
 }
 
 std::uint64_t number(const std::map<std::string, std::string>& pairs, const char* name,
@@ -197,7 +199,13 @@ CallOutcome MooncakeStore::ask(AgentCall kind, std::span<const std::string_view>
     names.push_back(stored_key(keys[i]));
     results.push_back(&out[i]);
   }
+  const auto count_failure = [&](const Status& status) {
+    if (status.ok() || status.code() == StatusCode::deadline_exceeded) return;
+    const std::lock_guard lock(stats_mutex_);
+    ++stats_.failures;
+  };
   const auto all_fail = [&](const Status& status) {
+    count_failure(status);
     for (ItemResult* result : results) *result = {.code = code_for_rest(status)};
     return CallOutcome{.status = status.with_context(to_string(kind))};
   };
@@ -208,7 +216,9 @@ CallOutcome MooncakeStore::ask(AgentCall kind, std::span<const std::string_view>
     hold.emplace(keys_.take(names, KeyGuard::Use::exclusive, options.deadline));
     if (!*hold) return all_fail(passed_deadline(kind, names.size()));
   }
-  return {.status = ask_batches(**session, kind, names, results, options)};
+  Status status = ask_batches(**session, kind, names, results, options);
+  count_failure(status);
+  return {.status = std::move(status)};
 }
 
 Status MooncakeStore::ask_batches(AgentSession& session, AgentCall kind,
@@ -267,6 +277,8 @@ StoreStats MooncakeStore::stats() const {
   stats_.evicted_objects = number(told, "evicted_objects", stats_.evicted_objects);
   return stats_;
 }
+
+Status MooncakeStore::health() const { return agent_->session().status(); }
 
 MooncakeCounts MooncakeStore::counts() const {
   MooncakeCounts counts;

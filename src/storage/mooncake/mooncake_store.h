@@ -86,6 +86,7 @@ class MooncakeStore final : public ObjectStore {
   // objects, bytes_used, bytes_limit and evicted_objects are those of the whole store, as its
   // master told last; 0 where it was never reached.
   StoreStats stats() const override;
+  Status health() const override;
   Status close(TimePoint deadline) override;
 
   // ok when calls can be made now. Else why not.
