@@ -22,6 +22,7 @@ namespace {
 constexpr const char* kCommand = "doctor";
 
 struct Arguments {
+  bool url_given = false;
   ServerAddress server = {.url = "", .api_key = ""};
   std::string backend = "memory";
   std::string directory;
@@ -120,7 +121,7 @@ int ask(const Arguments& arguments) {
 }
 
 int examine(const Arguments& arguments) {
-  if (!arguments.server.url.empty()) return ask(arguments);
+  if (arguments.url_given) return ask(arguments);
   const Status together = check_mooncake_only(arguments);
   if (!together.ok()) return complain(kCommand, std::string(together.message()), kUsage);
   RegistrationCheck check;
@@ -192,7 +193,10 @@ void add_doctor(CLI::App& app, Run& run) {
   command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
       ->needs(url);
   command->add_flag("--json", arguments->json, "Print one JSON object: registration.");
-  command->callback([&run, arguments] { run = [arguments] { return examine(*arguments); }; });
+  command->callback([&run, arguments, url] {
+    arguments->url_given = url->count() > 0;
+    run = [arguments] { return examine(*arguments); };
+  });
 }
 
 }  // namespace hitide::cli

@@ -104,7 +104,6 @@ MissReason CacheCore::refine(const Request& request, std::uint32_t page, MissRea
                              std::uint32_t elsewhere_pages) const {
   switch (reason) {
     case MissReason::never_seen:
-    case MissReason::storage_off:
     case MissReason::below_threshold:
     case MissReason::rate_limited:
     case MissReason::storage_miss:

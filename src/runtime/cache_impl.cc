@@ -1,5 +1,6 @@
 #include "runtime/cache_impl.h"
 
+#include <algorithm>
 #include <exception>
 
 #include <fmt/format.h>
@@ -41,6 +42,21 @@ Status fits(const ModelSpec& model, const DeviceGeometry& geometry) {
   return {};
 }
 
+// A misspelt pool would lose its setting.
+Status names_pools(const HostOptions& host, const ModelSpec& model) {
+  for (const HostAllocatorChoice& choice : host.pool_allocators) {
+    const auto is_named = [&](const PoolSpec& pool) { return pool.name == choice.pool; };
+    if (std::any_of(model.pools.begin(), model.pools.end(), is_named)) continue;
+    std::string known;
+    for (const PoolSpec& pool : model.pools) known += (known.empty() ? "" : ", ") + pool.name;
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("--host-allocator {}={}: the model has no pool of that name; it has {}",
+                    choice.pool, choice.kind, known));
+  }
+  return {};
+}
+
 std::string explanation_prefix() {
   // The start time keeps ids of two runs apart.
   const auto since = std::chrono::system_clock::now().time_since_epoch();
@@ -59,6 +75,7 @@ Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
                                                    std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
   HITIDE_RETURN_IF_ERROR(fits(model, device.geometry()));
+  HITIDE_RETURN_IF_ERROR(names_pools(options.host, model));
   std::shared_ptr<CacheImpl> impl(new CacheImpl(options, model, device, std::move(notify)));
   HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(opened)));
   return impl;

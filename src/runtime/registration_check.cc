@@ -19,7 +19,7 @@
 namespace hitide {
 namespace {
 
-constexpr Duration kStartWait = std::chrono::seconds(90);
+constexpr Duration kStartWait = std::chrono::seconds(40);
 constexpr Duration kAnswerWait = std::chrono::seconds(10);
 constexpr Duration kTrialWait = std::chrono::seconds(30);
 // A store keeps some of its memory free, and objects must fit beside each other.

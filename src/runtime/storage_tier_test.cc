@@ -270,6 +270,10 @@ TEST(StorageTier, AStoreThatIsDownAtStartIsAttachedWhenItIsBack) {
     expect_host_serves(rig);
     const Explanation without = rig.run(sequence_of(50, 100));
     EXPECT_EQ(without.missed.front().reason, MissReason::storage_off);
+    rig.settle();
+    ASSERT_TRUE(rig.cache().flush().ok());
+    EXPECT_EQ(rig.run(sequence_of(50, 100)).missed.front().reason, MissReason::storage_off)
+        << "evicted, but nobody has asked storage";
     doubled.store.set_ready(true);
     ASSERT_TRUE(wait_for_status(rig, StorageStatus::on));
     EXPECT_EQ(row_of(rig).verdict, RegistrationVerdict::ok);

@@ -180,8 +180,10 @@ std::string advice_for(const PoolRegistration& pool, bool staging_allowed) {
     case RegistrationVerdict::client_down:
       if (pool.client == ClientKind::local)
         return "see the reason: path, permission, or who has it";
-      return "start the store, or correct its address (MOONCAKE_MASTER, or the same key where the "
-             "settings come from); it is attached as soon as it answers";
+      return "start the store, or correct its address (MOONCAKE_MASTER, standalone "
+             "MOONCAKE_CLIENT, or "
+             "the same keys where the settings come from), or the interpreter (key python); it is "
+             "attached as soon as it answers";
     case RegistrationVerdict::transport_unavailable:
       return "set MOONCAKE_PROTOCOL=tcp (`protocol` where the settings come from a file or the "
              "extra "

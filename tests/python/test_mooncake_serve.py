@@ -8,8 +8,8 @@ import os
 
 import pytest
 
-from conftest import Server, cached_of, long_prompt, text_of, wait_for
-from mooncake_tools import StoreUp, find_mooncake_python, free_port
+from conftest import Server, cached_of, long_prompt, run_program, text_of, wait_for
+from mooncake_tools import StoreUp, children, find_mooncake_python, free_port, is_running
 
 SEGMENT = ("--segment-gb", "0.25")
 SERVE = ("--context-length", "2048", "--hicache-size", "100MB", "--hicache-storage-backend",
@@ -119,6 +119,33 @@ def test_a_store_that_dies_is_said_and_found_again(program, model, python):
             assert server.metric('hitide_store_outages_total{backend="mooncake"}') >= 1
     finally:
         assert server.stop() == 0
+
+
+def test_nothing_outlives_a_killed_server_whatever_the_interpreter_does(program, model, tmp_path):
+    hanging = tmp_path / "hanging"
+    hanging.write_text("#!/bin/sh\nexec sleep 1000\n")
+    hanging.chmod(0o755)
+    config = {"python": str(hanging), "start_limit": 1}
+    variables = {"MOONCAKE_MASTER": "127.0.0.1:1", "MOONCAKE_PROTOCOL": "tcp",
+                 "MOONCAKE_GLOBAL_SEGMENT_SIZE": str(64 << 20)}
+    known = {name: value for name, value in os.environ.items() if "MOONCAKE" not in name}
+    server = Server(program, model, *SERVE, "--hicache-storage-backend-extra-config",
+                    json.dumps(config), env={**known, **variables}).wait_ready()
+    try:
+        wait_for(lambda: len(children(server.process.pid)) >= 2, 60, "an agent and an owner")
+        left = children(server.process.pid)
+        assert all("sleep" in command for command in left.values()), left
+    finally:
+        server.kill()
+    for pid in left:
+        wait_for(lambda one=pid: not is_running(one), 60, f"the end of process {pid}")
+
+
+def test_a_pool_that_the_model_does_not_have_is_refused(program, model):
+    answer = run_program(program, "serve", "-m", model, "--host-allocator", "draft=shm",
+                         "--hicache-storage-backend", "none")
+    assert answer.returncode != 0
+    assert "--host-allocator draft=shm: the model has no pool of that name" in answer.stderr
 
 
 def test_a_store_that_comes_later_is_attached_while_serving(program, model, python):

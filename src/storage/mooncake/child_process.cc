@@ -3,7 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,48 +58,71 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return out;
 }
 
-// What posix_spawn shall do in the child; freed with the object.
-class SpawnPlan {
- public:
-  SpawnPlan() {
-    posix_spawn_file_actions_init(&actions_);
-    posix_spawnattr_init(&attributes_);
-  }
-  ~SpawnPlan() {
-    posix_spawn_file_actions_destroy(&actions_);
-    posix_spawnattr_destroy(&attributes_);
-  }
-  SpawnPlan(const SpawnPlan&) = delete;
-  SpawnPlan& operator=(const SpawnPlan&) = delete;
+// What the child does between fork and exec: only what may be done there.
+struct ChildStart {
+  const char* program;
+  char* const* arguments;
+  char* const* environment;
+  int socket;
+  int errors;
+  int report = -1;  // takes errno where the program cannot be run; closed by its start
+  pid_t parent = -1;
 
-  void connect(int socket, int errors) {
-    posix_spawn_file_actions_addopen(&actions_, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_adddup2(&actions_, errors, STDERR_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, errors, STDOUT_FILENO);
-    posix_spawn_file_actions_adddup2(&actions_, socket, kSocketFd);
-    posix_spawn_file_actions_addclosefrom_np(&actions_, kSocketFd + 1);
-    // Its own process group: Ctrl-C at a terminal is this process's business first.
-    sigset_t none;
-    sigset_t defaults;
-    sigemptyset(&none);
-    sigfillset(&defaults);
-    posix_spawnattr_setsigmask(&attributes_, &none);
-    posix_spawnattr_setsigdefault(&attributes_, &defaults);
-    posix_spawnattr_setpgroup(&attributes_, 0);
-    posix_spawnattr_setflags(
-        &attributes_, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
+  [[noreturn]] void run() const {
+    // Its own process group: Ctrl-C at a terminal is the parent's business first. And no life
+    // without the parent, whatever the program does.
+    ::setpgid(0, 0);
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (::getppid() != parent) ::_exit(127);
+    for (int number = 1; number < NSIG; ++number) ::signal(number, SIG_DFL);
+    const int null = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+    const bool connected = null >= 0 && ::dup2(null, STDIN_FILENO) >= 0 &&
+                           ::dup2(errors, STDERR_FILENO) >= 0 &&
+                           ::dup2(errors, STDOUT_FILENO) >= 0 && ::dup2(socket, kSocketFd) >= 0;
+    if (connected) {
+      // What others have forgotten to mark.
+      ::close_range(kSocketFd + 1, static_cast<unsigned>(report) - 1, 0);
+      ::close_range(static_cast<unsigned>(report) + 1, ~0u, 0);
+      sigset_t none;
+      sigemptyset(&none);
+      ::sigprocmask(SIG_SETMASK, &none, nullptr);
+      ::execvpe(program, arguments, environment);
+    }
+    const int error = errno;
+    if (::write(report, &error, sizeof error) < 0) ::_exit(126);
+    ::_exit(127);
   }
-
-  int run(const std::string& program, std::vector<std::string> arguments,
-          std::vector<std::string> environment, pid_t& pid) {
-    return posix_spawnp(&pid, program.c_str(), &actions_, &attributes_, pointers(arguments).data(),
-                        pointers(environment).data());
-  }
-
- private:
-  posix_spawn_file_actions_t actions_;
-  posix_spawnattr_t attributes_;
 };
+
+// 0, and the process; or errno.
+int spawn(ChildStart start, pid_t& pid) {
+  std::array<int, 2> report{};
+  if (::pipe2(report.data(), O_CLOEXEC) != 0) return errno;
+  const UniqueFd read_end(report[0]);
+  UniqueFd low(report[1]);
+  UniqueFd write_end(::fcntl(low.get(), F_DUPFD_CLOEXEC, kSocketFd + 2));
+  low = UniqueFd();
+  if (!write_end.valid()) return errno;
+  start.report = write_end.get();
+  start.parent = ::getpid();
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  ::pthread_sigmask(SIG_SETMASK, &all, &before);
+  pid = ::fork();
+  if (pid == 0) start.run();
+  const int forked = errno;
+  ::pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (pid < 0) return forked;
+  write_end = UniqueFd();
+  int error = 0;
+  ssize_t got = 0;
+  while ((got = ::read(read_end.get(), &error, sizeof error)) < 0 && errno == EINTR) {
+  }
+  if (got != static_cast<ssize_t>(sizeof error)) return 0;
+  ::waitpid(pid, nullptr, 0);
+  return error;
+}
 
 }  // namespace
 
@@ -135,11 +158,16 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::start(const ChildCommand& co
   std::vector<std::string> arguments = {command.program};
   arguments.insert(arguments.end(), command.arguments.begin(), command.arguments.end());
   arguments.push_back(std::to_string(::getpid()));
-  SpawnPlan plan;
-  plan.connect(far.get(), errors_far.get());
+  std::vector<std::string> environment = child_environment(command);
+  const std::vector<char*> argument_list = pointers(arguments);
+  const std::vector<char*> environment_list = pointers(environment);
   pid_t pid = -1;
-  const int error =
-      plan.run(command.program, std::move(arguments), child_environment(command), pid);
+  const int error = spawn({.program = command.program.c_str(),
+                           .arguments = argument_list.data(),
+                           .environment = environment_list.data(),
+                           .socket = far.get(),
+                           .errors = errors_far.get()},
+                          pid);
   if (error == ENOENT || error == EACCES) {
     return Status(StatusCode::failed_precondition,
                   fmt::format("{} cannot be run: {}", command.program,

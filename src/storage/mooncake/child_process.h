@@ -1,8 +1,9 @@
 // ChildProcess: a helper process with a socket on its descriptor 3 and its standard error in a
 // pipe. It is killed and waited for by the destructor at the latest, so that no zombie stays.
 //
-// The child is told the parent's process id as its last argument and asks the system to be killed
-// with the thread that started it: start() belongs on a thread that lives as long as the child may.
+// The child is told the parent's process id as its last argument, and is killed by the system with
+// the thread that started it, whatever program it runs: start() belongs on a thread that lives as
+// long as the child may.
 //
 // Threading: kill() and dead() from any thread; the rest from one.
 #pragma once

@@ -89,7 +89,11 @@ Result<std::unique_ptr<MooncakeStore>> MooncakeStore::open(const MooncakeOptions
   if (first.code() == StatusCode::invalid_argument) return first.with_context("mooncake");
   if (!first.ok()) {
     log_warning("mooncake_not_reached",
-                {{"master", options.master_server_address}, {"reason", first.to_string()}});
+                {{options.standalone_storage ? "daemon" : "master",
+                  options.standalone_storage ? options.client_server_address
+                                             : options.master_server_address},
+                 {"interpreter", options.python},
+                 {"reason", first.to_string()}});
   }
   store->start_owner();
   return store;

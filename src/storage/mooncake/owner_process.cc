@@ -14,7 +14,8 @@
 namespace hitide {
 namespace {
 
-constexpr Duration kStopWait = std::chrono::seconds(13);  // it gives up by itself after ten
+// Unmounting takes one to four seconds; one that hangs must not hold up the end of a server.
+constexpr Duration kStopWait = std::chrono::seconds(5);
 constexpr Duration kPauseFirst = std::chrono::seconds(1);
 constexpr Duration kPauseMax = std::chrono::seconds(30);
 constexpr Duration kHealthyFor = std::chrono::seconds(60);

@@ -78,7 +78,7 @@ PrivateStore::PrivateStore(std::unique_ptr<ChildProcess> process, const Mooncake
 
 PrivateStore::~PrivateStore() {
   socket_ = UniqueFd();
-  static_cast<void>(process_->wait(now() + kStopWait));  // killed after that
+  if (ready_) static_cast<void>(process_->wait(now() + kStopWait));  // killed after that
 }
 
 Status PrivateStore::ended() {
@@ -94,7 +94,10 @@ Status PrivateStore::read_variables(TimePoint deadline) {
   std::string text;
   while (text.find("# ready\n") == std::string::npos) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - now()).count();
-    if (left <= 0) return Status(StatusCode::deadline_exceeded, "the private store: not in time");
+    if (left <= 0)
+      return Status(
+          StatusCode::deadline_exceeded,
+          "the private store: not in time; does the interpreter work, and is there memory for it?");
     pollfd at{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     if (::poll(&at, 1, static_cast<int>(std::min<std::int64_t>(left, 1000))) <= 0) continue;
     std::array<char, 1024> buffer{};
@@ -103,6 +106,7 @@ Status PrivateStore::read_variables(TimePoint deadline) {
     text.append(buffer.data(), static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
   }
   take_variables(text, options_);
+  ready_ = true;
   return {};
 }
 

@@ -40,6 +40,7 @@ class PrivateStore {
   const std::unique_ptr<ChildProcess> process_;
   UniqueFd socket_;  // closing it asks the process to stop
   MooncakeOptions options_;
+  bool ready_ = false;  // it has said so, and stops by itself when it is asked to
 };
 
 }  // namespace hitide
