@@ -236,6 +236,14 @@ def test_variables_that_nobody_takes_end_it(program, python):
     assert done.stderr.count("\n") == 1 and "standard output" in done.stderr
 
 
+def test_a_closed_standard_output_is_said_like_a_full_one(program, python):
+    command = [program, "store", "up", "--python", python, *SEGMENT]
+    done = subprocess.run(["sh", "-c", 'exec "$@" >&-', "sh", *command], stderr=subprocess.PIPE,
+                          text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "standard output" in done.stderr, done.stderr
+
+
 def test_a_port_that_somebody_listens_on_is_not_taken():
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))

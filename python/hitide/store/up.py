@@ -7,6 +7,7 @@ before it was ready, or at once by a second signal.
 """
 
 import argparse
+import errno
 import os
 import select
 import shlex
@@ -178,6 +179,8 @@ def main():
     def write(text):
         if connection is not None:
             connection.sendall(text.encode())
+        elif sys.stdout is None:  # closed before we came
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         else:
             sys.stdout.write(text)
             sys.stdout.flush()
@@ -189,9 +192,13 @@ def main():
 
 
 if __name__ == "__main__":
-    STATUS = main()
     try:
-        sys.stdout.flush()
+        STATUS = main()
+    except KeyboardInterrupt:  # before there were handlers of ours
+        STATUS = 128 + signal.SIGINT
+    try:
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except OSError:
         STATUS = STATUS or 1
     os._exit(STATUS)  # what could not be written must not be tried again, and no thread held on to
