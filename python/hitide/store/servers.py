@@ -53,14 +53,14 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def require_free(port):
+def require_free(port, option="--port"):
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
             raise StoreError(f"port {port} of {HOST} cannot be taken: {error.strerror}; choose "
-                             "another one, or none for a free one") from None
+                             f"another {option}, or none for a free one") from None
 
 
 def ask(port, path):
@@ -162,9 +162,10 @@ class Servers:
         self.daemon_port = 0
 
     def start(self):
-        for port in (self.settings.master_port, self.settings.daemon_port):
+        for port, option in ((self.settings.master_port, "--port"),
+                             (self.settings.daemon_port, "--daemon-port")):
             if port:
-                require_free(port)
+                require_free(port, option)
         self._choose_ports()
         for left in reversed(range(PORT_TRIES)):
             try:
