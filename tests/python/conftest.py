@@ -16,6 +16,8 @@ import httpx
 import openai
 import pytest
 
+from process_lines import ProcessLines
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 MODEL = "build/deps/model/SmolLM2-135M-Instruct.Q4_1.gguf"
 START_SECONDS = 120.0
@@ -69,7 +71,7 @@ def run_program(program, *arguments, timeout=60, env=None):
                           env=env, stdin=subprocess.DEVNULL)
 
 
-class Server:
+class Server(ProcessLines):
     """One `hitide serve`, on a free port, with one thread so that tests do not contend."""
 
     def __init__(self, program, model, *arguments, env=None):
@@ -78,20 +80,7 @@ class Server:
         self.process = subprocess.Popen(self.command, stdout=subprocess.PIPE,
                                         stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
                                         env=env)
-        self.out, self.err = [], []
-        self._changed = threading.Condition()
-        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in
-                         ((self.process.stdout, self.out), (self.process.stderr, self.err))]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream, lines):
-        for line in stream:
-            with self._changed:
-                lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
+        self.read_lines()
 
     def _ready_line(self):
         return next((line for line in self.out if line.startswith("ready: ")), None)

@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from process_lines import ProcessLines
+
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECONDS = 60.0
 
@@ -83,27 +85,14 @@ def listening(pid):
     return out
 
 
-class StoreUp:
+class StoreUp(ProcessLines):
     """One `hitide store up`."""
 
     def __init__(self, program, python, *arguments):
         self.process = subprocess.Popen(
             [program, "store", "up", "--python", python, *arguments], stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True)
-        self.out, self.err = [], []
-        self._changed = threading.Condition()
-        self._readers = [threading.Thread(target=self._read, args=pair, daemon=True) for pair in
-                         ((self.process.stdout, self.out), (self.process.stderr, self.err))]
-        for reader in self._readers:
-            reader.start()
-
-    def _read(self, stream, lines):
-        for line in stream:
-            with self._changed:
-                lines.append(line.rstrip("\n"))
-                self._changed.notify_all()
-        with self._changed:
-            self._changed.notify_all()
+        self.read_lines()
 
     def wait_ready(self):
         def settled():
