@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <exception>
 #include <utility>
 
 #include "base/log.h"
@@ -79,9 +80,25 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks) {
 // One try after the other, until there is nothing left to gain or the tier is not wanted any more.
 void StorageTier::run() {
   Duration pause = kFirstRetryPause;
-  do {
-    attach();
-  } while (wait_for_next_try(pause));
+  try {
+    do {
+      attach();
+    } while (wait_for_next_try(pause));
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  } catch (...) {
+    give_up("unknown");
+  }
+}
+
+// Nothing that is thrown ends the process: what was on stays on, the rest is off.
+void StorageTier::give_up(std::string_view exception) {
+  log_error("storage_thread", {{"exception", exception}});
+  const std::lock_guard lock(mutex_);
+  if (!lanes_) status_ = StorageStatus::off;
+  if (!lanes_) detail_ = "attaching it ended by an exception";
+  tried_ = true;
+  changed_.notify_all();
 }
 
 // False: there is none.

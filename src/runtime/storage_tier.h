@@ -17,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -73,6 +74,7 @@ class StorageTier {
   void attach();
   Status start_lanes(std::unique_ptr<TransferEngine>& lanes);
   void run();
+  void give_up(std::string_view exception);
   bool wait_for_next_try(Duration& pause);
   Result<PoolMemory> move_to_store_memory();
 

@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <stdexcept>
 
 #include <gtest/gtest.h>
 
@@ -51,6 +52,7 @@ class ClientDouble final : public ObjectStore {
     return ready_ ? Status() : Status(StatusCode::unavailable, "the master has gone");
   }
   Status wait_until_ready(TimePoint deadline) override {
+    if (throws) throw std::runtime_error("own words");  // tidy: allow-throw that is what is tested
     std::unique_lock lock(mutex_);
     const bool ready = changed_.wait_until(lock, deadline, [this] { return ready_; });
     return ready ? Status() : Status(StatusCode::unavailable, "the master does not answer");
@@ -103,6 +105,7 @@ class ClientDouble final : public ObjectStore {
   Status register_answer;
   int refusals = INT_MAX;  // so often it is given
   bool hands_out_memory = true;
+  std::atomic<bool> throws = false;  // when it is asked whether it is ready
 
  private:
   const ClientKind kind_;
@@ -306,6 +309,17 @@ TEST(StorageTier, AFailedAdoptionOfAPoolInUseIsStaged) {
   EXPECT_EQ(row_of(rig).path, RegistrationPath::staged);
   expect_host_serves(rig);
   expect_storage_serves(rig);
+}
+
+TEST(StorageTier, AStoreThatThrowsWhileItIsWaitedForCostsStorageOnly) {
+  Doubled doubled(ClientKind::embedded);
+  doubled.store.set_ready(false);
+  ClientDouble& store = doubled.store;
+  Rig rig(small_options(), std::move(doubled.owned));
+  store.throws = true;
+  ASSERT_TRUE(wait_for_status(rig, StorageStatus::off));
+  EXPECT_FALSE(rig.cache().stats().storage_detail.empty());
+  expect_host_serves(rig);
 }
 
 TEST(StorageTier, ATierThatWaitsForItsStoreClosesAtOnce) {
