@@ -3,18 +3,12 @@
 #include <cerrno>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <unistd.h>
+
+#include "base/memory_file.h"
 
 namespace hitide {
 namespace {
-
-// Prompts of other people do not belong into a core dump. Refusal changes nothing else.
-std::span<std::byte> left_out_of_dumps(void* address, std::uint64_t bytes) {
-  static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));
-  return {static_cast<std::byte*>(address), bytes};
-}
 
 class MmapAllocator final : public HostAllocator {
  public:
@@ -24,9 +18,11 @@ class MmapAllocator final : public HostAllocator {
     void* address =
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) return errno_status(errno, "mmap", name);
+    // Refusals change nothing else. Prompts of other people do not belong into a core dump.
     static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
+    static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));
     HostSegment segment;
-    segment.bytes = left_out_of_dumps(address, bytes);
+    segment.bytes = {static_cast<std::byte*>(address), bytes};
     return segment;
   }
 
@@ -41,18 +37,8 @@ class ShmAllocator final : public HostAllocator {
 
   Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
     HostSegment segment;
-    segment.fd = UniqueFd(::memfd_create(name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
-    if (!segment.fd.valid()) return errno_status(errno, "memfd_create", name);
-    const int fd = segment.fd.get();
-    if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) {
-      return errno_status(errno, "ftruncate", name);
-    }
-    if (::fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-      return errno_status(errno, "seal", name);
-    }
-    void* address = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (address == MAP_FAILED) return errno_status(errno, "mmap", name);
-    segment.bytes = left_out_of_dumps(address, bytes);
+    HITIDE_ASSIGN_OR_RETURN(segment.fd, create_memory_file(name, bytes));
+    HITIDE_ASSIGN_OR_RETURN(segment.bytes, map_memory_file(segment.fd, name, bytes));
     return segment;
   }
 

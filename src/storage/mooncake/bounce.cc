@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/memory_file.h"
 
 namespace hitide {
 
@@ -18,16 +19,9 @@ BounceMemory::BounceMemory(UniqueFd fd, std::span<std::byte> bytes)
 BounceMemory::~BounceMemory() { ::munmap(bytes_.data(), bytes_.size()); }
 
 Result<std::unique_ptr<BounceMemory>> BounceMemory::create(std::uint64_t bytes) {
-  UniqueFd fd(::memfd_create("hitide_bounce", MFD_CLOEXEC));
-  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0) {
-    return errno_status(errno, fmt::format("make {} bytes of", bytes), "bounce memory");
-  }
-  void* base = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (base == MAP_FAILED) {
-    return errno_status(errno, fmt::format("map {} bytes of", bytes), "bounce memory");
-  }
-  return std::unique_ptr<BounceMemory>(
-      new BounceMemory(std::move(fd), std::span(static_cast<std::byte*>(base), bytes)));
+  HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, create_memory_file("hitide_bounce", bytes));
+  HITIDE_ASSIGN_OR_RETURN(const auto mapped, map_memory_file(fd, "bounce memory", bytes));
+  return std::unique_ptr<BounceMemory>(new BounceMemory(std::move(fd), mapped));
 }
 
 std::uint64_t BounceMemory::find_gap(std::uint64_t bytes) const {

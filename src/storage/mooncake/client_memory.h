@@ -25,13 +25,10 @@ class ClientMemory {
   ClientMemory(const ClientMemory&) = delete;
   ClientMemory& operator=(const ClientMemory&) = delete;
 
-  // A memory file of so many zero bytes. Its size is sealed, so that the agent may trust that no
-  // access to its mapping can fault.
-  static Result<UniqueFd> create_file(const std::string& name, std::uint64_t bytes);
-
   // A number that no segment has had.
   std::uint32_t next_segment();
-  // Maps the file and keeps it under this number until release().
+  // Maps the file, in huge pages where it can, and keeps it under this number until release().
+  // resource_exhausted: there is no room to map it.
   Result<MemoryRegion> keep(std::uint32_t segment, UniqueFd file, std::uint64_t bytes);
   // Unmaps and closes it, and answers its number; nothing: not memory of this object's.
   std::optional<std::uint32_t> release(std::span<std::byte> bytes);

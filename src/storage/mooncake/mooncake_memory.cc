@@ -10,6 +10,7 @@
 
 #include <fmt/format.h>
 
+#include "base/memory_file.h"
 #include "base/random.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/mooncake_store.h"
@@ -224,7 +225,7 @@ Result<MemoryRegion> MooncakeStore::allocate_memory(const std::string& name, std
   if (bytes == 0) return Status(StatusCode::invalid_argument, name + ": memory of 0 bytes");
   const std::uint32_t segment = memory_.next_segment();
   if (!options_.standalone_storage) {
-    HITIDE_ASSIGN_OR_RETURN(UniqueFd file, ClientMemory::create_file(name, bytes));
+    HITIDE_ASSIGN_OR_RETURN(UniqueFd file, create_memory_file("hitide_" + name, bytes));
     return memory_.keep(segment, std::move(file), bytes);
   }
   HITIDE_ASSIGN_OR_RETURN(const std::shared_ptr<AgentSession> session, session_soon());

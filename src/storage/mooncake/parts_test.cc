@@ -16,6 +16,7 @@
 #include <gtest/gtest.h>
 
 #include "base/clock.h"
+#include "base/memory_file.h"
 #include "base/random.h"
 #include "spec/mooncake_options.h"
 #include "storage/mooncake/bounce.h"
@@ -317,7 +318,7 @@ TEST(MooncakeStoreTest, RdmaWithoutADeviceSaysWhatToSet) {
 
 TEST(ClientMemoryTest, FilesAreZeroSealedAndReleased) {
   ClientMemory memory;
-  auto file = ClientMemory::create_file("pool", 3 * 4096);
+  auto file = create_memory_file("pool", 3 * 4096);
   ASSERT_TRUE(file.ok());
   const std::uint32_t segment = memory.next_segment();
   EXPECT_NE(memory.next_segment(), segment);
