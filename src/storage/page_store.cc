@@ -352,6 +352,12 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
 
 // ---- store --------------------------------------------------------------------------------------
 
+CallOutcome PageStore::ask(std::span<const std::string_view> object_keys, std::span<ItemResult> out,
+                           const CallOptions& options) {
+  if (object_keys.empty()) return {};
+  return guarded([&] { return store_.exists(object_keys, out, options); });
+}
+
 CallOutcome PageStore::store(std::span<const PageSlot> pages, std::span<StatusCode> out,
                              const CallOptions& options) {
   Sorted sorted;
@@ -383,18 +389,29 @@ CallOutcome PageStore::put_anchors(std::span<const Placed> anchors, const CallOp
 }
 
 CallOutcome PageStore::store_batch(const Batch& batch, const CallOptions& options) {
-  std::vector<ItemResult> results(batch.size());
-  CallOutcome outcome =
-      guarded([&] { return store_.exists(views(batch.object_keys), results, options); });
+  const TimePoint now = clock_.now();
   std::vector<std::size_t> missing;
+  std::vector<std::size_t> asked;
+  std::vector<std::string_view> questions;
   for (std::size_t i = 0; i < batch.size(); ++i) {
-    *batch.out[i] = results[i].code;
-    if (results[i].code == StatusCode::ok) {
-      cells_.stores_present.add();
-    } else if (results[i].code == StatusCode::not_found) {
+    if (absent_.contains(batch.object_keys[i], now)) {
       missing.push_back(i);
     } else {
-      count_failure(results[i].code);
+      asked.push_back(i);
+      questions.push_back(batch.object_keys[i]);
+    }
+  }
+  std::vector<ItemResult> results(questions.size());
+  CallOutcome outcome = ask(questions, results, options);
+  for (std::size_t at = 0; at < asked.size(); ++at) {
+    const StatusCode code = results[at].code;
+    *batch.out[asked[at]] = code;
+    if (code == StatusCode::ok) {
+      cells_.stores_present.add();
+    } else if (code == StatusCode::not_found) {
+      missing.push_back(asked[at]);
+    } else {
+      count_failure(code);
     }
   }
   if (!missing.empty()) merge(outcome, put_missing(batch, missing, options));
@@ -422,15 +439,17 @@ CallOutcome PageStore::put_missing(const Batch& batch, std::span<const std::size
   const CallOptions absent{.deadline = options.deadline, .keys_absent = true};
   CallOutcome outcome = guarded([&] { return store_.put(items, results, absent); });
   for (std::size_t i = 0; i < items.size(); ++i) {
-    judge_put(results[i], *batch.out[missing[i]], cells_.stores, cells_.stores_present);
+    judge_put(items[i].key, results[i], *batch.out[missing[i]], cells_.stores,
+              cells_.stores_present);
     if (results[i].code == StatusCode::ok) cells_.store_bytes.add(buffers[i].size());
   }
   return outcome;
 }
 
-void PageStore::judge_put(const ItemResult& result, StatusCode& out, Counter& written,
-                          Counter& present) {
+void PageStore::judge_put(std::string_view object_key, const ItemResult& result, StatusCode& out,
+                          Counter& written, Counter& present) {
   out = result.code;
+  absent_.erase(object_key);
   if (out == StatusCode::already_exists) {
     // Somebody else was quicker; the key says that the content is the same.
     present.add();

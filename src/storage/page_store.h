@@ -3,10 +3,10 @@
 //   page key + pool --key_schema--> object key
 //   page slot = [ header slot | payload ] --envelope--> object bytes, verified on every read
 //
-// What it adds to the store below: the keys, the envelope, put-if-absent (one existence call, then
-// only what is missing is written), splitting by the store's limits, statistics, and distrust: a
-// backend that answers with wrong lengths, wrong bytes or no answer at all, or that throws, costs a
-// miss.
+// What it adds to the store below: the keys, the envelope, put-if-absent (one existence call,
+// unless a query has just answered it; then only what is missing is written), splitting by the
+// store's limits, statistics, and distrust: a backend that answers with wrong lengths, wrong bytes
+// or no answer at all, or that throws, costs a miss.
 //
 // The commit order (docs/design/commit_order.md): side pools are written first; the anchor's page
 // (for a logical anchor a marker, docs/formats/marker.md) is written once an existence call has
@@ -41,6 +41,7 @@
 #include "base/clock.h"
 #include "base/metrics.h"
 #include "spec/layout.h"
+#include "storage/absent_keys.h"
 #include "storage/envelope.h"
 #include "storage/key_schema.h"
 
@@ -213,7 +214,11 @@ class PageStore {
   bool judge_confirmation(const Placed& anchor, std::span<const ItemResult> results);
   CallOutcome put_anchors(std::span<const Placed> anchors, const CallOptions& options);
   CallOutcome put_markers(std::span<const Placed> anchors, const CallOptions& options);
-  void judge_put(const ItemResult& result, StatusCode& out, Counter& written, Counter& present);
+  void judge_put(std::string_view object_key, const ItemResult& result, StatusCode& out,
+                 Counter& written, Counter& present);
+  // An existence call, unless there is nothing to ask.
+  CallOutcome ask(std::span<const std::string_view> object_keys, std::span<ItemResult> out,
+                  const CallOptions& options);
 
   ObjectStore& store_;
   const Clock& clock_;
@@ -226,6 +231,7 @@ class PageStore {
   const std::size_t batch_items_max_;
   std::atomic<std::uint64_t> next_backup_id_;
   Cells cells_;
+  AbsentKeys absent_;
 
   std::mutex removal_mutex_;
   std::unordered_map<std::string, TimePoint> removed_;  // guarded by removal_mutex_

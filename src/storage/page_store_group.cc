@@ -61,11 +61,13 @@ CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops&
     }
   }
   std::vector<ItemResult> results(object_keys.size());
-  CallOutcome outcome =
-      guarded([&] { return store_.exists(views(object_keys), results, options); });
-  for (const ItemResult& result : results) {
-    if (result.code != StatusCode::ok && result.code != StatusCode::not_found) {
-      count_failure(result.code);
+  CallOutcome outcome = ask(views(object_keys), results, options);
+  const TimePoint now = clock_.now();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].code == StatusCode::not_found) {
+      absent_.insert(object_keys[i], now);
+    } else if (results[i].code != StatusCode::ok) {
+      count_failure(results[i].code);
     }
   }
   for (std::size_t at = 0; at < asked_.size(); ++at) {
@@ -120,20 +122,29 @@ void PageStore::add_questions(const Placed& anchor, const Sorted& sorted,
 
 CallOutcome PageStore::commit_sorted(const Sorted& sorted, const CallOptions& options) {
   if (sorted.anchors.empty()) return {};
+  const TimePoint now = clock_.now();
+  std::vector<Placed> absent;
+  std::vector<const Placed*> asked;
   std::vector<std::string> object_keys;
-  std::vector<std::size_t> ends;  // [anchors]
+  std::vector<std::size_t> ends;  // [asked]
   for (const Placed& anchor : sorted.anchors) {
+    const std::size_t begin = object_keys.size();
     add_questions(anchor, sorted, object_keys);
+    // Side objects must be seen to be there; the absence of the anchor's own may be known.
+    if (object_keys.size() == begin + 1 && absent_.contains(object_keys.back(), now)) {
+      object_keys.pop_back();
+      absent.push_back(anchor);
+      continue;
+    }
+    asked.push_back(&anchor);
     ends.push_back(object_keys.size());
   }
   std::vector<ItemResult> results(object_keys.size());
-  CallOutcome outcome =
-      guarded([&] { return store_.exists(views(object_keys), results, options); });
-  std::vector<Placed> absent;
+  CallOutcome outcome = ask(views(object_keys), results, options);
   std::size_t begin = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const auto answers = std::span(results).subspan(begin, ends[i] - begin);
-    if (judge_confirmation(sorted.anchors[i], answers)) absent.push_back(sorted.anchors[i]);
+    if (judge_confirmation(*asked[i], answers)) absent.push_back(*asked[i]);
     begin = ends[i];
   }
   if (absent.empty()) return outcome;
@@ -187,7 +198,7 @@ CallOutcome PageStore::put_markers(std::span<const Placed> anchors, const CallOp
   const CallOptions absent{.deadline = options.deadline, .keys_absent = true};
   CallOutcome outcome = guarded([&] { return store_.put(items, results, absent); });
   for (std::size_t i = 0; i < items.size(); ++i) {
-    judge_put(results[i], *anchors[i].out, cells_.markers, cells_.markers_present);
+    judge_put(items[i].key, results[i], *anchors[i].out, cells_.markers, cells_.markers_present);
   }
   return outcome;
 }

@@ -187,6 +187,46 @@ TEST_F(PageStoreTest, OnlyMissingPagesAreWritten) {
   EXPECT_EQ(pages_->stats().stores, 4u);
 }
 
+TEST_F(PageStoreTest, WhatAQueryHasJustMissedIsNotAskedForAgain) {
+  ASSERT_EQ(store(1, 1), Codes(1, kOk));
+  ASSERT_EQ(exists(0, 4), Codes(4, kMiss)) << "no prefix ends behind a gap";
+  faults_.clear_log();
+  EXPECT_EQ(store(0, 4), Codes(4, kOk));
+  auto log = faults_.log();
+  ASSERT_EQ(log.size(), 2u);
+  EXPECT_EQ(log[0].call, StoreCall::exists);
+  EXPECT_EQ(log[0].keys, std::vector<std::string>{object_key(1)});
+  EXPECT_EQ(log[1].keys.size(), 3u);
+  // What has been written is asked for: its absence is news no longer.
+  faults_.clear_log();
+  EXPECT_EQ(store(0, 4), Codes(4, kOk));
+  log = faults_.log();
+  ASSERT_EQ(log.size(), 1u);
+  EXPECT_EQ(log[0].call, StoreCall::exists);
+  EXPECT_EQ(log[0].keys.size(), 4u);
+  EXPECT_EQ(pages_->stats().stores, 4u);
+}
+
+TEST_F(PageStoreTest, AnOldMissIsAskedForAgain) {
+  ASSERT_EQ(exists(0, 1), Codes(1, kMiss));
+  clock_.advance(2 * AbsentKeys::kKeptFor);
+  faults_.clear_log();
+  EXPECT_EQ(store(0, 1), Codes(1, kOk));
+  EXPECT_EQ(calls(StoreCall::exists), 1u);
+}
+
+TEST_F(PageStoreTest, ARememberedMissNeverAnswersAReader) {
+  ASSERT_EQ(exists(0, 1), Codes(1, kMiss));
+  PageStore other(faults_, model_, clock_);
+  Slots source = slots(0, 1);
+  Codes codes(1, StatusCode::internal);
+  other.store(source.pages, codes, {}).status.ignore();
+  ASSERT_EQ(codes, Codes(1, kOk));
+  EXPECT_EQ(exists(0, 1), Codes(1, kOk));
+  EXPECT_EQ(load(0, 1), Codes(1, kOk));
+  EXPECT_EQ(store(0, 1), Codes(1, kOk)) << "somebody else was quicker";
+}
+
 // Another writer comes between the question and the put.
 TEST_F(PageStoreTest, AlreadyThereCountsAsStored) {
   ASSERT_EQ(store(0, 1), Codes(1, kOk));
