@@ -13,6 +13,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -23,6 +24,7 @@ namespace hitide {
 namespace {
 
 constexpr std::string_view kFormatName = "hitide-file-store";
+constexpr std::size_t kLocksBytesMax = 1u << 20;
 
 Status refused(std::string message) {
   return Status(StatusCode::failed_precondition, std::move(message));
@@ -126,7 +128,7 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
   if (error) return errno_status(error.value(), "find", path);
   HITIDE_ASSIGN_OR_RETURN(store.directory_, open_directory(AT_FDCWD, path, path));
   HITIDE_RETURN_IF_ERROR(store.take_lock());
-  HITIDE_RETURN_IF_ERROR(store.check_format());
+  HITIDE_RETURN_IF_ERROR(store.settle_format());
   const std::string segments = segments_directory(path);
   if (::mkdirat(store.fd(), "segments", 0755) != 0 && errno != EEXIST) {
     return errno_status(errno, "create", segments);
@@ -135,6 +137,39 @@ Result<StoreDirectory> StoreDirectory::open(const std::string& path) {
   // Whoever deletes a directory may do so between its opening and its locking.
   HITIDE_RETURN_IF_ERROR(store.verify());
   return store;
+}
+
+Result<StoreDirectory> StoreDirectory::open_to_read(const std::string& path) {
+  StoreDirectory store;
+  store.path_ = path;
+  HITIDE_ASSIGN_OR_RETURN(store.directory_, open_directory(AT_FDCWD, path, path));
+  HITIDE_ASSIGN_OR_RETURN(store.format_, store.read_format());
+  const std::string segments = segments_directory(path);
+  HITIDE_ASSIGN_OR_RETURN(store.segments_, open_directory(store.fd(), "segments", segments));
+  return store;
+}
+
+// From the kernel's own list: to try the lock would keep a writer out that comes at this moment.
+std::int64_t StoreDirectory::owner() const {
+  struct stat info {};
+  if (::fstatat(fd(), "LOCK", &info, AT_SYMLINK_NOFOLLOW) != 0) return 0;
+  const auto locks = read_file("/proc/locks", kLocksBytesMax);
+  if (!locks.ok()) return 0;
+  const std::string file =
+      fmt::format(" {:02x}:{:02x}:{} ", major(info.st_dev), minor(info.st_dev), info.st_ino);
+  for (std::size_t begin = 0; begin < locks->size();) {
+    const std::size_t end = std::min(locks->find('\n', begin), locks->size());
+    const std::string_view line = std::string_view(*locks).substr(begin, end - begin);
+    begin = end + 1;
+    const std::size_t at = line.find(file);
+    if (line.find("FLOCK") == std::string_view::npos || at == std::string_view::npos) continue;
+    const std::string_view before = line.substr(0, at);
+    std::int64_t process = 0;
+    const std::string_view digits = before.substr(before.rfind(' ') + 1);
+    std::from_chars(digits.data(), digits.data() + digits.size(), process);
+    return process;
+  }
+  return 0;
 }
 
 void StoreDirectory::close() {
@@ -218,12 +253,20 @@ Status StoreDirectory::write_format() const {
   return {};
 }
 
-Status StoreDirectory::check_format() const {
+// An older version is raised before anything is written, so that an older program, which would
+// not know the newer records, keeps away from then on.
+Status StoreDirectory::settle_format() {
+  const Result<int> found = read_format();
+  if (found.status().code() == StatusCode::not_found) return write_format();
+  if (!found.ok()) return found.status();
+  format_ = *found;
+  return format_ == kStoreFormatVersion ? ok_status() : write_format();
+}
+
+Result<int> StoreDirectory::read_format() const {
   const FileAt file = at("FORMAT");
-  const auto fd = open_plain(FileSystem::real(), file, O_RDONLY);
-  if (fd.status().code() == StatusCode::not_found) return write_format();
-  if (!fd.ok()) return fd.status();
-  HITIDE_ASSIGN_OR_RETURN(const std::string text, read_small_file(file.path, fd->get()));
+  HITIDE_ASSIGN_OR_RETURN(const UniqueFd fd, open_plain(FileSystem::real(), file, O_RDONLY));
+  HITIDE_ASSIGN_OR_RETURN(const std::string text, read_small_file(file.path, fd.get()));
   std::string_view rest = text;
   int version = 0;
   bool good = rest.starts_with(kFormatName) && rest.size() > kFormatName.size() + 1 &&
@@ -246,7 +289,7 @@ Status StoreDirectory::check_format() const {
                     "one knows {}): use that version, or give another directory",
                     path_, version, kStoreFormatVersion));
   }
-  return {};
+  return version;
 }
 
 }  // namespace hitide

@@ -1,7 +1,8 @@
 // The directory of a file store: its lock, its format, its segment files.
 //
 //   LOCK                 locked by the process that has the store open; holds its process id
-//   FORMAT               one line: what this is, and its version
+//   FORMAT               one line: what this is, and its version; an older one is raised when the
+//                        store is opened for writing
 //   segments/000001.seg  see record.h
 #pragma once
 
@@ -16,7 +17,7 @@
 
 namespace hitide {
 
-inline constexpr int kStoreFormatVersion = 1;
+inline constexpr int kStoreFormatVersion = 2;
 // Far from where numbers wrap; at one segment a second it lasts for 30000 years.
 inline constexpr std::uint64_t kSegmentNumberMax = 999'999'999'999;
 
@@ -46,6 +47,10 @@ class StoreDirectory {
   // to write, or something in it that is no plain file; else as errno_status().
   static Result<StoreDirectory> open(const std::string& path);
 
+  // For reading alone: takes no lock and changes nothing. not_found: there is no store. Else as
+  // open().
+  static Result<StoreDirectory> open_to_read(const std::string& path);
+
   // ok: what stands at the path is still this directory, with our lock in it. failed_precondition:
   // it was deleted or replaced, for good. Else: it cannot be looked at just now. Cost: two system
   // calls.
@@ -55,13 +60,18 @@ class StoreDirectory {
   int segments_fd() const { return segments_.get(); }
   FileAt segment(std::uint64_t number) const;
   std::vector<SegmentPath> list() const;  // warns of numbers that are left out
+  // As it was when the directory was opened.
+  int format() const { return format_; }
+  // Which process has the store open for writing; 0: none, or it cannot be known.
+  std::int64_t owner() const;
   // Gives the lock back.
   void close();
 
  private:
   Status take_lock();
   Status in_use(int lock_fd) const;
-  Status check_format() const;
+  Result<int> read_format() const;  // not_found: there is none
+  Status settle_format();
   Status write_format() const;
   FileAt at(const std::string& name) const;
 
@@ -70,6 +80,7 @@ class StoreDirectory {
   UniqueFd directory_;
   UniqueFd segments_;
   UniqueFd lock_;
+  int format_ = kStoreFormatVersion;
 };
 
 }  // namespace hitide

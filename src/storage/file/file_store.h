@@ -39,6 +39,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -66,6 +67,8 @@ struct FileStoreOptions {
   std::uint64_t seed = 0;                 // of segment ids; 0: from the system
   FileSystem* files = nullptr;            // null: the real one; outlives the store
   const Clock* clock = nullptr;           // of pauses. Null: the system's; outlives the store
+  // When records are written, in Unix time. Null: the system's.
+  std::uint32_t (*unix_seconds)() = nullptr;
 };
 
 class FileStore final : public ObjectStore {
@@ -131,7 +134,13 @@ class FileStore final : public ObjectStore {
   FileStore(const FileStoreOptions& options, StoreDirectory directory);
   void recover();
   Status start_sync_thread();
-  void adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file, SegmentScan scan);
+  struct FoundRecord {
+    KeyHash key;
+    std::uint64_t offset = 0;
+    std::uint64_t payload_bytes = 0;
+  };
+  void adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file, const SegmentScan& scan,
+             std::span<const FoundRecord> records);
 
   ItemResult get_one(const GetItem& item);
   ItemResult put_one(const PutItem& item, const CallOptions& options);
@@ -187,6 +196,7 @@ class FileStore final : public ObjectStore {
   const std::uint64_t segment_bytes_;
   FileSystem& files_;
   const Clock& clock_;
+  std::uint32_t (*const unix_seconds_)();
   CallGate gate_;
   StoreDirectory directory_;  // closed by close()
   std::thread sync_thread_;

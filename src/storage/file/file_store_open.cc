@@ -34,6 +34,11 @@ std::uint64_t seed_for(const FileStoreOptions& options) {
   return seed;
 }
 
+std::uint32_t system_unix_seconds() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return static_cast<std::uint32_t>(std::chrono::duration_cast<std::chrono::seconds>(now).count());
+}
+
 TimePoint now() { return SystemClock::instance().now(); }
 
 // Says once what the segments should have held and do not. Sequence numbers that are missing
@@ -75,6 +80,7 @@ FileStore::FileStore(const FileStoreOptions& options, StoreDirectory directory)
       segment_bytes_(segment_bytes_for(options)),
       files_(options.files != nullptr ? *options.files : FileSystem::real()),
       clock_(options.clock != nullptr ? *options.clock : SystemClock::instance()),
+      unix_seconds_(options.unix_seconds != nullptr ? options.unix_seconds : system_unix_seconds),
       directory_(std::move(directory)),
       random_(seed_for(options)) {
   stats_.bytes_limit = options.bytes_max;
@@ -116,14 +122,24 @@ void FileStore::recover() {
   const std::vector<SegmentPath> found = directory_.list();
   std::vector<std::shared_ptr<SegmentFile>> files(found.size());
   std::vector<SegmentScan> scans(found.size());
+  std::vector<std::vector<FoundRecord>> records(found.size());
   std::atomic<std::size_t> next = 0;
   const auto scan_some = [&] {
     for (std::size_t i = next++; i < found.size(); i = next++) {
-      auto file = SegmentFile::open(files_, directory_.segment(found[i].number), found[i].number);
-      Result<SegmentScan> scan = file.ok() ? (*file)->scan() : Result<SegmentScan>(file.status());
+      auto file = SegmentFile::open(files_, directory_.segment(found[i].number), found[i].number,
+                                    SegmentFile::Access::read_and_write);
+      const auto note = [&](const RecordHeader& header) {
+        if (header.kind != RecordKind::object) return;
+        records[i].push_back({.key = hash_key(header.key),
+                              .offset = header.offset,
+                              .payload_bytes = header.payload_bytes});
+      };
+      Result<SegmentScan> scan =
+          file.ok() ? (*file)->scan(note) : Result<SegmentScan>(file.status());
       if (!scan.ok()) {
         log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
                     {{"path", found[i].path}, {"error", scan.status().to_string()}});
+        records[i].clear();
         continue;
       }
       files[i] = std::move(*file);
@@ -146,7 +162,7 @@ void FileStore::recover() {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = 0; i < found.size(); ++i) {
       damaged_bytes += scans[i].damaged_bytes;
-      adopt(found[i], std::move(files[i]), std::move(scans[i]));
+      adopt(found[i], std::move(files[i]), scans[i], records[i]);
     }
     // Appending goes on in the newest segment, so that many short runs do not make many files.
     if (!segments_.empty()) {
@@ -167,11 +183,11 @@ void FileStore::recover() {
 }
 
 void FileStore::adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file,
-                      SegmentScan scan) {
+                      const SegmentScan& scan, std::span<const FoundRecord> records) {
   Segment& segment = segments_[found.number];
   segment.end = file != nullptr ? scan.end : found.bytes;
   segment.file = std::move(file);
-  for (const FoundRecord& record : scan.records) {
+  for (const FoundRecord& record : records) {
     segment.keys.push_back(record.key);
     // A later record of a key takes the place of an earlier one, whose write had failed.
     index_[record.key] = {

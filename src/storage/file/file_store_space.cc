@@ -201,7 +201,11 @@ FileStore::Refusal FileStore::write_once(const PutItem& item, const KeyHash& key
     return refusal;
   }
   place.file->allocate_ahead(place.offset, place.offset + place.bytes, segment_bytes_);
-  const int error = place.file->write(place.offset, place.sequence, item.key, item.buffers);
+  const int error = place.file->write({.offset = place.offset,
+                                       .sequence = place.sequence,
+                                       .written_s = unix_seconds_(),
+                                       .key = item.key},
+                                      item.buffers);
   if (error == 0) {
     publish(place, key, payload_bytes);
     return {};

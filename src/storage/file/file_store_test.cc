@@ -78,7 +78,7 @@ TEST_F(FileStoreTest, NewerAndForeignFormatsAreRefused) {
   ASSERT_EQ(put("a", 100), kOk);
   store_.reset();
   const std::string format = options_.path + "/FORMAT";
-  for (const char* text : {"hitide-file-store 2\n", "hitide-file-store 1", "hitide-file-store \n",
+  for (const char* text : {"hitide-file-store 3\n", "hitide-file-store 1", "hitide-file-store \n",
                            "hitide-file-store 1x\n", "", "something else\n"}) {
     write_bytes(format, {text, text + std::strlen(text)});
     const Status status = open();
@@ -131,26 +131,35 @@ TEST_F(FileStoreTest, BadFilesDoNotPreventOpening) {
 
 // tests/golden/file_store: what docs/formats/file_store.md says, written by a program of its own.
 TEST_F(FileStoreTest, WritesTheGoldenBytes) {
+  options_.unix_seconds = [] { return std::uint32_t{1'700'000'000}; };
   ASSERT_TRUE(open().ok());
   ASSERT_EQ(put("first", 10), kOk);
   ASSERT_EQ(put("second/with a longer name", 5000), kOk);
   ASSERT_EQ(put("third", 1), kOk);
   ASSERT_EQ(remove_object(*store_, "first"), kOk);
   store_.reset();
-  const auto golden = read_bytes(HITIDE_SOURCE_DIR "/tests/golden/file_store/000001.seg");
+  const auto golden = read_bytes(HITIDE_SOURCE_DIR "/tests/golden/file_store/000002.seg");
   EXPECT_TRUE(read_bytes(segment_path(options_.path, 1)) == golden);
   const auto format = read_bytes(options_.path + "/FORMAT");
-  EXPECT_EQ(std::string(format.begin(), format.end()), "hitide-file-store 1\n");
+  EXPECT_EQ(std::string(format.begin(), format.end()), "hitide-file-store 2\n");
 }
 
+// Of both versions of the format; the older one is raised, so that older programs keep away.
 TEST_F(FileStoreTest, ReadsTheGoldenBytes) {
-  std::filesystem::create_directories(segments_directory(options_.path));
-  std::filesystem::copy(HITIDE_SOURCE_DIR "/tests/golden/file_store/000001.seg",
-                        segment_path(options_.path, 1));
-  ASSERT_TRUE(open().ok());
-  EXPECT_EQ(check("first", 10), kMiss) << "erased";
-  EXPECT_EQ(check("second/with a longer name", 5000), kOk);
-  EXPECT_EQ(check("third", 1), kOk);
+  for (const std::string version : {"1", "2"}) {
+    options_.path = directory_ / ("format" + version);
+    std::filesystem::create_directories(segments_directory(options_.path));
+    std::filesystem::copy(HITIDE_SOURCE_DIR "/tests/golden/file_store/00000" + version + ".seg",
+                          segment_path(options_.path, 1));
+    const std::string format = "hitide-file-store " + version + "\n";
+    write_bytes(options_.path + "/FORMAT", {format.begin(), format.end()});
+    ASSERT_TRUE(open().ok());
+    EXPECT_EQ(check("first", 10), kMiss) << "erased";
+    EXPECT_EQ(check("second/with a longer name", 5000), kOk);
+    EXPECT_EQ(check("third", 1), kOk);
+    const auto raised = read_bytes(options_.path + "/FORMAT");
+    EXPECT_EQ(std::string(raised.begin(), raised.end()), "hitide-file-store 2\n");
+  }
 }
 
 // ---- damage -------------------------------------------------------------------------------------

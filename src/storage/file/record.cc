@@ -52,7 +52,8 @@ Block encode_record(const RecordHeader& header) {
   put(block, 0, kRecordMagic);
   put(block, 4, kSegmentVersion);
   put(block, 6, header.kind);
-  put(block, 8, static_cast<std::uint64_t>(header.key.size()));
+  put(block, 8, static_cast<std::uint32_t>(header.key.size()));
+  put(block, 12, header.written_s);
   put(block, 16, header.payload_bytes);
   put(block, 24, header.payload_checksum);
   put(block, 32, header.sequence);
@@ -66,7 +67,7 @@ Block encode_record(const RecordHeader& header) {
 std::optional<RecordHeader> decode_record(const Block& block) {
   if (take<std::array<char, 4>>(block, 0) != kRecordMagic) return std::nullopt;
   if (take<std::uint16_t>(block, 4) != kSegmentVersion) return std::nullopt;
-  const auto key_bytes = take<std::uint64_t>(block, 8);
+  const auto key_bytes = take<std::uint32_t>(block, 8);
   if (key_bytes == 0 || key_bytes > kKeyBytesMax) return std::nullopt;
   if (take<std::uint64_t>(block, kRecordChecksumAt) != record_checksum(block, key_bytes)) {
     return std::nullopt;
@@ -80,6 +81,7 @@ std::optional<RecordHeader> decode_record(const Block& block) {
   header.sequence = take<std::uint64_t>(block, 32);
   header.segment_id = take<std::uint64_t>(block, 40);
   header.offset = take<std::uint64_t>(block, 48);
+  header.written_s = take<std::uint32_t>(block, 12);
   header.key = {reinterpret_cast<const char*>(block.data()) + kKeyAt, key_bytes};
   return header;
 }

@@ -28,8 +28,9 @@ struct RecordHeader {
   std::uint64_t payload_checksum = 0;
   std::uint64_t sequence = 0;
   std::uint64_t segment_id = 0;
-  std::uint64_t offset = 0;  // of the record in its file
-  std::string_view key;      // 1 to 255 bytes; decoded: a view of the block
+  std::uint64_t offset = 0;     // of the record in its file
+  std::uint32_t written_s = 0;  // Unix time; 0: not known
+  std::string_view key;         // 1 to 255 bytes; decoded: a view of the block
 };
 
 constexpr std::uint64_t round_up_to_block(std::uint64_t bytes) {

@@ -18,6 +18,7 @@ namespace hitide {
 namespace {
 
 constexpr std::uint64_t kAheadBytes = 4u << 20;
+constexpr std::uint64_t kPieceBytes = 1u << 20;
 
 Status loss(const std::string& path, std::uint64_t offset, std::string_view what) {
   return Status(StatusCode::data_loss, fmt::format("{} at {}: {}", path, offset, what));
@@ -74,8 +75,9 @@ std::shared_ptr<SegmentFile> SegmentFile::create(FileSystem& files, const FileAt
 }
 
 Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const FileAt& at,
-                                                       std::uint64_t number) {
-  HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, open_plain(files, at, O_RDWR));
+                                                       std::uint64_t number, Access access) {
+  const int flags = access == Access::read ? O_RDONLY : O_RDWR;
+  HITIDE_ASSIGN_OR_RETURN(UniqueFd fd, open_plain(files, at, flags));
   Block block;
   const std::int64_t got = read_block(files, fd.get(), 0, block);
   if (got < 0) return errno_status(static_cast<int>(-got), "read", at.path);
@@ -85,7 +87,7 @@ Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const 
   return std::shared_ptr<SegmentFile>(new SegmentFile(files, at.path, *header, std::move(fd)));
 }
 
-Result<SegmentScan> SegmentFile::scan() const {
+Result<SegmentScan> SegmentFile::scan(const Visitor& visit) const {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) return errno_status(errno, "stat", path_);
   const auto size = static_cast<std::uint64_t>(info.st_size);
@@ -110,10 +112,7 @@ Result<SegmentScan> SegmentFile::scan() const {
       offset += kBlockBytes;
       continue;
     }
-    if (record->kind == RecordKind::object) {
-      scan.records.push_back(
-          {.key = hash_key(record->key), .offset = offset, .payload_bytes = record->payload_bytes});
-    }
+    visit(*record);
     offset += record_bytes(record->payload_bytes);
   }
   if (offset < size) scan.damaged_bytes += size - offset;
@@ -137,7 +136,7 @@ int SegmentFile::write_block(const Block& block, std::uint64_t offset) {
   return write_fully(files_, fd_.get(), {&buffer, 1}, offset, block.size());
 }
 
-int SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
+int SegmentFile::write(const NewRecord& record,
                        std::span<const std::span<const std::byte>> buffers) {
   std::vector<iovec> pieces;
   pieces.reserve(buffers.size());
@@ -146,16 +145,18 @@ int SegmentFile::write(std::uint64_t offset, std::uint64_t sequence, std::string
     pieces.push_back({.iov_base = const_cast<std::byte*>(buffer.data()), .iov_len = buffer.size()});
     payload_bytes += buffer.size();
   }
-  const int error = write_fully(files_, fd_.get(), pieces, offset + kBlockBytes, payload_bytes);
+  const int error =
+      write_fully(files_, fd_.get(), pieces, record.offset + kBlockBytes, payload_bytes);
   if (error != 0) return error;
   return write_block(encode_record({.kind = RecordKind::object,
                                     .payload_bytes = payload_bytes,
                                     .payload_checksum = checksum_of(buffers),
-                                    .sequence = sequence,
+                                    .sequence = record.sequence,
                                     .segment_id = header_.id,
-                                    .offset = offset,
-                                    .key = key}),
-                     offset);
+                                    .offset = record.offset,
+                                    .written_s = record.written_s,
+                                    .key = record.key}),
+                     record.offset);
 }
 
 std::optional<RecordHeader> SegmentFile::match(const Block& block, const Place& place,
@@ -191,6 +192,35 @@ Status SegmentFile::read(const Place& place, std::string_view key,
     return loss(path_, place.offset, "the payload's checksum does not match");
   }
   return {};
+}
+
+Status SegmentFile::check(const RecordHeader& header) const {
+  Block block;
+  const std::int64_t got = read_block(files_, fd_.get(), header.offset, block);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
+  const Place place{.offset = header.offset, .payload_bytes = header.payload_bytes};
+  const bool whole = got == static_cast<std::int64_t>(kBlockBytes);
+  const auto found = whole ? match(block, place, header.key) : std::nullopt;
+  if (!found) return loss(path_, header.offset, "not the record that was written there");
+  if (found->kind == RecordKind::erased) {
+    return Status(StatusCode::not_found, "the record has been erased");
+  }
+  std::vector<std::byte> piece(std::min(header.payload_bytes, kPieceBytes));
+  Checksum64 checksum;
+  for (std::uint64_t done = 0; done < header.payload_bytes;) {
+    const auto step = std::min<std::uint64_t>(piece.size(), header.payload_bytes - done);
+    iovec buffer{.iov_base = piece.data(), .iov_len = step};
+    const std::int64_t moved = transfer_fully(files_, Transfer::read, fd_.get(), {&buffer, 1},
+                                              header.offset + kBlockBytes + done);
+    if (moved < 0) return errno_status(static_cast<int>(-moved), "read", path_);
+    if (moved != static_cast<std::int64_t>(step)) {
+      return loss(path_, header.offset, "the file ends within the record");
+    }
+    checksum.update(std::span(piece).first(step));
+    done += step;
+  }
+  if (checksum.finish() == found->payload_checksum) return {};
+  return loss(path_, header.offset, "the payload's checksum does not match");
 }
 
 Status SegmentFile::erase(const Place& place, std::string_view key) {

@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -29,16 +30,9 @@ struct KeyHash {
 };
 KeyHash hash_key(std::string_view key);  // at most 255 bytes
 
-struct FoundRecord {
-  KeyHash key;
-  std::uint64_t offset = 0;
-  std::uint64_t payload_bytes = 0;
-};
-
 struct SegmentScan {
-  std::vector<FoundRecord> records;  // by offset; erased ones left out
-  std::uint64_t end = 0;             // where the next record may be written
-  std::uint64_t sequence_min = 0;    // of all records, those that are cut off too; 0: none
+  std::uint64_t end = 0;           // where the next record may be written
+  std::uint64_t sequence_min = 0;  // of all records, those that are cut off too; 0: none
   std::uint64_t sequence_max = 0;
   std::uint64_t damaged_bytes = 0;  // in no readable record: torn or flipped
   std::uint64_t cut_objects = 0;    // the file ends within their payload
@@ -50,12 +44,15 @@ class SegmentFile {
   static std::shared_ptr<SegmentFile> create(FileSystem& files, const FileAt& at,
                                              const SegmentHeader& header, int& error);
   // data_loss: it has no valid header, or another number's; else as open_plain().
+  enum class Access : std::uint8_t { read, read_and_write };
   static Result<std::shared_ptr<SegmentFile>> open(FileSystem& files, const FileAt& at,
-                                                   std::uint64_t number);
+                                                   std::uint64_t number, Access access);
 
-  // Finds all records by their headers. Behind a damaged one it goes on block by block. Reads one
-  // block a record, and all blocks of what is damaged.
-  Result<SegmentScan> scan() const;
+  // Tells every record that lies wholly in the file, erased ones too, by offset; the header's key
+  // is valid during the call only. Behind a damaged one it goes on block by block. Reads one block
+  // a record, and all blocks of what is damaged.
+  using Visitor = std::function<void(const RecordHeader& header)>;
+  Result<SegmentScan> scan(const Visitor& visit) const;
 
   // Asks for space for [begin, end), and for some MiB behind it, but not behind `limit`, where that
   // has not been done yet: writes cost a quarter less then. The file's size stays, and where the
@@ -64,8 +61,13 @@ class SegmentFile {
 
   // Payload first, then the header, so that a process that is killed in between leaves no record.
   // Answers 0 or the errno.
-  int write(std::uint64_t offset, std::uint64_t sequence, std::string_view key,
-            std::span<const std::span<const std::byte>> buffers);
+  struct NewRecord {
+    std::uint64_t offset = 0;
+    std::uint64_t sequence = 0;
+    std::uint32_t written_s = 0;
+    std::string_view key;
+  };
+  int write(const NewRecord& record, std::span<const std::span<const std::byte>> buffers);
 
   struct Place {
     std::uint64_t offset = 0;
@@ -76,6 +78,9 @@ class SegmentFile {
   // for, or does not verify; not_found: it has been erased; else as errno_status().
   Status read(const Place& place, std::string_view key,
               std::span<const std::span<std::byte>> buffers, Verify verify) const;
+
+  // Reads the record whose header a scan has told, in pieces. As read() with both verified.
+  Status check(const RecordHeader& header) const;
 
   // Marks the record as erased, where it still is the one of `key`.
   Status erase(const Place& place, std::string_view key);
