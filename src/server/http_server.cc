@@ -4,12 +4,14 @@
 #include <array>
 #include <atomic>
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
 #include "server/admin.h"
+#include "server/api_keys.h"
 #include "server/http_answer.h"
 #include "server/metrics_page.h"
 #include "server/openai_api.h"
@@ -32,11 +34,12 @@ constexpr std::uint64_t kBodyBytesMost = 32u << 20;
 struct Route {
   std::string_view path;
   std::string_view methods;  // what Allow says
+  Access access = Access::user;
 };
-constexpr std::array<Route, 7> kRoutes = {{{"/health", "GET, HEAD"},
-                                           {"/metrics", "GET, HEAD"},
+constexpr std::array<Route, 7> kRoutes = {{{"/health", "GET, HEAD", Access::anyone},
+                                           {"/metrics", "GET, HEAD", Access::anyone},
                                            {"/v1/models", "GET, HEAD"},
-                                           {"/flush_cache", "GET, POST"},
+                                           {"/flush_cache", "GET, POST", Access::admin},
                                            {"/hitide/storage", "GET, HEAD"},
                                            {"/v1/chat/completions", "POST"},
                                            {"/v1/completions", "POST"}}};
@@ -59,15 +62,6 @@ ApiError client_error(int status, std::string code, std::string message) {
   error.code = std::move(code);
   error.message = std::move(message);
   return error;
-}
-
-// Takes the same time whatever the difference is.
-bool equal_secrets(std::string_view a, std::string_view b) {
-  unsigned char difference = a.size() == b.size() ? 0 : 1;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference |= static_cast<unsigned char>(a[i] ^ (b.empty() ? '\0' : b[i % b.size()]));
-  }
-  return difference == 0;
 }
 
 bool lists(std::string_view methods, std::string_view method) {
@@ -98,6 +92,7 @@ struct HttpServer::Impl {
   const IntakeLimits limits;
   const std::size_t requests_max;
   std::uint16_t port = 0;
+  std::optional<ApiKeys> keys;  // set before the first request
   HttpCounts counts;
   std::function<void()> on_failure;
   std::atomic<bool> stopping{false};
@@ -118,7 +113,6 @@ struct HttpServer::Impl {
   void serve(Exchange& exchange);
   void send_reply(const Exchange& exchange, const Reply& reply);
   void send_stream(const Exchange& exchange, const Reply& reply, AnswerFraming framing);
-  bool authorized(const HttpRequest& request) const;
   Reply dispatch(Exchange& exchange, std::string& route_name);
   Reply generate(ApiKind kind, Exchange& exchange);
   Reply engine_reply(const std::string& path, Engine& ready);
@@ -195,14 +189,6 @@ void HttpServer::Impl::send_stream(const Exchange& exchange, const Reply& reply,
                     framing.last);
 }
 
-bool HttpServer::Impl::authorized(const HttpRequest& request) const {
-  if (options.api_key.empty()) return true;
-  const std::string_view header = request.header("authorization");
-  constexpr std::string_view kBearer = "Bearer ";
-  if (header.substr(0, kBearer.size()) != kBearer) return false;
-  return equal_secrets(header.substr(kBearer.size()), options.api_key);
-}
-
 Reply HttpServer::Impl::generate(ApiKind kind, Exchange& exchange) {
   const HttpRequest& request = exchange.request;
   const std::string_view encoding = request.header("content-encoding");
@@ -258,10 +244,10 @@ Reply HttpServer::Impl::dispatch(Exchange& exchange, std::string& route_name) {
     reply.headers.emplace_back("Allow", allowed);
     return reply;
   }
-  if (path != "/health" && path != "/metrics" && !authorized(request)) {
-    Reply reply = error_reply(client_error(
-        401, "invalid_api_key", "the header `Authorization: Bearer KEY` has no valid key"));
-    reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  const Access access = known != kRoutes.end() ? known->access : Access::user;
+  if (const auto refusal = keys->refusal(access, request.header("authorization"))) {
+    Reply reply = error_reply(*refusal);
+    if (refusal->status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
     return reply;
   }
   if (stopping.load()) {
@@ -285,6 +271,7 @@ Result<std::unique_ptr<HttpServer>> HttpServer::bind(const ServerOptions& option
                           listen_on(options.host, static_cast<std::uint16_t>(options.port)));
   auto impl = std::make_unique<Impl>(options, limits, running_requests_max);
   impl->port = listening.port;
+  impl->keys.emplace(options.api_key, options.admin_api_key, listening.loopback);
   impl->open_intake(std::move(listening.fd));
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }

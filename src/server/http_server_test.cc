@@ -503,6 +503,32 @@ TEST_F(HttpServerTest, WaitsForNoContinueAndSpeaksTheOlderHttp) {
   EXPECT_EQ(answer.substr(answer.size() - 15), "\ndata: [DONE]\n\n") << answer;
 }
 
+TEST_F(HttpServerTest, TheAdminKeyIsAskedForWhereStateChanges) {
+  ServerOptions options;
+  options.api_key = "user";
+  options.admin_api_key = "admin";
+  start(options);
+  httplib::Client one = client();
+  const httplib::Headers user = {{"Authorization", "Bearer user"}};
+  const httplib::Headers admin = {{"Authorization", "Bearer admin"}};
+  const auto refused = one.Post("/flush_cache", user, "", "text/plain");
+  expect_error(refused, 401, "invalid_api_key");
+  EXPECT_EQ(refused->get_header_value("WWW-Authenticate"), "Bearer");
+  EXPECT_EQ(one.Post("/flush_cache", admin, "", "text/plain")->status, 200);
+  EXPECT_EQ(one.Get("/v1/models", user)->status, 200);
+  EXPECT_EQ(one.Get("/v1/models", admin)->status, 200);
+}
+
+TEST_F(HttpServerTest, WithoutAKeyStateChangesFromThisMachineOnly) {
+  ServerOptions options;
+  options.host = "0.0.0.0";
+  start(options);
+  httplib::Client one = client();
+  expect_error(one.Post("/flush_cache", "", "text/plain"), 403, "admin_off");
+  EXPECT_EQ(one.Get("/v1/models")->status, 200);
+  EXPECT_EQ(one.Post(kChat, chat_body(false).dump(), "application/json")->status, 200);
+}
+
 TEST_F(HttpServerTest, AsksForTheApiKey) {
   ServerOptions options;
   options.api_key = "secret";

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 #include <netdb.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -31,6 +32,20 @@ std::uint16_t port_of(int fd) {
   const std::string_view digits(service);
   std::from_chars(digits.data(), digits.data() + digits.size(), port);
   return port;
+}
+
+bool is_loopback(int fd) {
+  sockaddr_storage storage{};
+  socklen_t length = sizeof storage;
+  if (getsockname(fd, reinterpret_cast<sockaddr*>(&storage), &length) != 0) return false;
+  if (storage.ss_family == AF_INET) {
+    const auto& address = reinterpret_cast<const sockaddr_in&>(storage).sin_addr;
+    return ntohl(address.s_addr) >> 24 == 127;
+  }
+  if (storage.ss_family != AF_INET6) return false;
+  const auto& address = reinterpret_cast<const sockaddr_in6&>(storage).sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&address) ||
+         (IN6_IS_ADDR_V4MAPPED(&address) && address.s6_addr[12] == 127);
 }
 
 // Errno of the call that failed, or 0.
@@ -67,6 +82,7 @@ Result<ListeningSocket> listen_on(const std::string& host, std::uint16_t port) {
     error = listen_at(*address, listening.fd);
     if (error != 0) continue;
     listening.port = port_of(listening.fd.get());
+    listening.loopback = is_loopback(listening.fd.get());
     return listening;
   }
   if (error == EADDRINUSE) {

@@ -15,6 +15,7 @@ namespace hitide {
 struct ListeningSocket {
   UniqueFd fd;  // does not block
   std::uint16_t port = 0;
+  bool loopback = false;  // only this machine can reach it
 };
 // `port` 0: any. unavailable: the name has no address, the address is not ours, or the port is in
 // use; the message names the option.

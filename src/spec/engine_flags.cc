@@ -201,7 +201,7 @@ constexpr std::string_view kWithValues =
     "--tokenizer-metrics-allowed-custom-labels --uvicorn-access-log-exclude-prefixes";
 
 constexpr std::string_view kRefused =
-    "--admin-api-key --chat-template --completion-template --config --disaggregation-mode "
+    "--chat-template --completion-template --config --disaggregation-mode "
     "--enable-lora --enable-session-radix-cache --enable-ssl-refresh "
     "--enable-unified-cache-external-linker --hf-chat-template-name --is-embedding "
     "--kv-events-config --lora-paths --radix-cache-backend --radix-eviction-policy-config "

@@ -137,6 +137,12 @@ constexpr std::array kServerRows = {
               "Requests must carry `Authorization: Bearer KEY`; /health and /metrics are open.",
               [](const Options& o) { return o.server.api_key; },
               [](Options& o, View v) { return set_text(o.server.api_key, v); }},
+    OptionRow{
+        "--admin-api-key", "", kServer, OptionKind::text, "KEY", "any text", "that of --api-key",
+        "Key of the addresses that change the server's state (/flush_cache, /hicache/...); it "
+        "opens the others too. Without any key they answer on a loopback address only.",
+        [](const Options& o) { return o.server.admin_api_key; },
+        [](Options& o, View v) { return set_text(o.server.admin_api_key, v); }},
     OptionRow{"--enable-metrics", "", kServer, OptionKind::toggle, "", "", "on",
               "Serve /metrics. It is on anyway; the flag is accepted for SGLang's sake.",
               [](const Options& o) { return toggle_text(o.server.metrics); },

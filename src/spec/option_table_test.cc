@@ -30,6 +30,7 @@ constexpr Sample kSamples[] = {
     {"--port", "8000", "8000"},
     {"--served-model-name", "smol", "smol"},
     {"--api-key", "secret", "secret"},
+    {"--admin-api-key", "root", "root"},
     {"--enable-metrics", "", "on"},
     {"--enable-cache-report", "", "on"},
     {"--max-queued-requests", "0", "0"},

@@ -28,6 +28,7 @@ struct ServerOptions {
   std::uint32_t port = 30000;
   std::string served_model_name;   // empty: the model file's stem
   std::string api_key;             // empty: none asked
+  std::string admin_api_key;       // of the addresses for operators; empty: api_key
   bool cache_report = false;       // --enable-cache-report
   bool metrics = true;             // --enable-metrics
   std::uint32_t queue_max = 256;   // requests waiting; more get 503
