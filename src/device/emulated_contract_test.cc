@@ -1,4 +1,5 @@
-// The fake is held to the contract too: what it must accept, and what it must catch.
+// The emulated device and the contract of <hitide/device.h>: what it must accept, and what it must
+// catch.
 #include "tests/support/fake_device.h"
 
 #include <gtest/gtest.h>
@@ -25,9 +26,9 @@ CopyBatch to_host(std::uint64_t op_id, PageId page, std::span<std::byte> buffer)
   return batch;
 }
 
-class FakeDeviceTest : public testing::Test {
+class EmulatedContract : public testing::Test {
  protected:
-  explicit FakeDeviceTest(std::uint32_t sequence_count = 4)
+  explicit EmulatedContract(std::uint32_t sequence_count = 4)
       : device_({.page_count = 8,
                  .page_size = 4,
                  .page_bytes = kBytes,
@@ -68,12 +69,12 @@ class FakeDeviceTest : public testing::Test {
   std::size_t seen_ = 0;
 };
 
-class FakePageDeviceTest : public FakeDeviceTest {
+class EmulatedPageContract : public EmulatedContract {
  protected:
-  FakePageDeviceTest() : FakeDeviceTest(0) {}
+  EmulatedPageContract() : EmulatedContract(0) {}
 };
 
-TEST_F(FakeDeviceTest, CommandsWaitForStepAndKeepTheirOrder) {
+TEST_F(EmulatedContract, CommandsWaitForStepAndKeepTheirOrder) {
   const PageId page{0, 1};
   device_.submit(SequenceCommand{Kind::extend, SequenceId{0}, 0, {page}});
   EXPECT_EQ(device_.queued(), 1u);
@@ -94,7 +95,7 @@ TEST_F(FakeDeviceTest, CommandsWaitForStepAndKeepTheirOrder) {
   expect_clean();
 }
 
-TEST_F(FakeDeviceTest, RequestThatSharesExtendsAndGivesBack) {
+TEST_F(EmulatedContract, RequestThatSharesExtendsAndGivesBack) {
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}});
   device_.fill({0, 1}, 1);
   device_.fill({1, 1}, 2);
@@ -111,7 +112,7 @@ TEST_F(FakeDeviceTest, RequestThatSharesExtendsAndGivesBack) {
   expect_clean();
 }
 
-TEST_F(FakeDeviceTest, CopiesToTheDeviceFillInOrder) {
+TEST_F(EmulatedContract, CopiesToTheDeviceFillInOrder) {
   buffer_ = page_content(9, kBytes);
   command(Kind::extend, 2, 0, {{0, 1}, {1, 1}});
   EXPECT_EQ(copy(CopyDirection::to_device, {0, 1}, 0, 2), StatusCode::ok);
@@ -126,7 +127,7 @@ TEST_F(FakeDeviceTest, CopiesToTheDeviceFillInOrder) {
   expect_violation("a page before it is not filled");
 }
 
-TEST_F(FakeDeviceTest, CatchesReadsOfWhatIsNotThere) {
+TEST_F(EmulatedContract, CatchesReadsOfWhatIsNotThere) {
   command(Kind::extend, 0, 0, {{0, 1}});
   EXPECT_EQ(copy(CopyDirection::to_host, {0, 1}, 0), StatusCode::internal);
   expect_violation("not filled");
@@ -145,7 +146,7 @@ TEST_F(FakeDeviceTest, CatchesReadsOfWhatIsNotThere) {
   expect_violation("payload of 63 bytes");
 }
 
-TEST_F(FakeDeviceTest, CatchesWrongFills) {
+TEST_F(EmulatedContract, CatchesWrongFills) {
   device_.fill({0, 1}, 1);
   expect_violation("in no sequence");
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}});
@@ -156,7 +157,7 @@ TEST_F(FakeDeviceTest, CatchesWrongFills) {
   expect_violation("filled already");
 }
 
-TEST_F(FakeDeviceTest, CatchesWrongBinds) {
+TEST_F(EmulatedContract, CatchesWrongBinds) {
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}});
   command(Kind::bind, 1, 0, {{0, 1}});
   expect_violation("not all of these pages are filled");
@@ -174,7 +175,7 @@ TEST_F(FakeDeviceTest, CatchesWrongBinds) {
   expect_violation("no such sequence");
 }
 
-TEST_F(FakeDeviceTest, CatchesWrongExtends) {
+TEST_F(EmulatedContract, CatchesWrongExtends) {
   command(Kind::extend, 0, 1, {{0, 1}});
   expect_violation("has 0 pages");
   command(Kind::extend, 0, 0, {{0, 1}});
@@ -187,7 +188,7 @@ TEST_F(FakeDeviceTest, CatchesWrongExtends) {
   expect_violation("is not new");
 }
 
-TEST_F(FakeDeviceTest, CatchesWrongReplacesAndTrims) {
+TEST_F(EmulatedContract, CatchesWrongReplacesAndTrims) {
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}});
   command(Kind::extend, 1, 0, {{2, 1}, {3, 1}});
   for (const std::uint32_t i : {0u, 1u, 2u, 3u}) device_.fill({i, 1}, i % 2);
@@ -207,7 +208,7 @@ TEST_F(FakeDeviceTest, CatchesWrongReplacesAndTrims) {
   expect_violation("not so long");
 }
 
-TEST_F(FakeDeviceTest, FailsCopiesOnCommand) {
+TEST_F(EmulatedContract, FailsCopiesOnCommand) {
   command(Kind::extend, 0, 0, {{0, 1}, {1, 1}, {2, 1}});
   device_.fail_copies(CopyDirection::to_device, StatusCode::unavailable, 1, 1);
   device_.submit(
@@ -228,7 +229,7 @@ TEST_F(FakeDeviceTest, FailsCopiesOnCommand) {
   expect_clean();
 }
 
-TEST_F(FakeDeviceTest, CompletionsMayComeLateAndOnceOnly) {
+TEST_F(EmulatedContract, CompletionsMayComeLateAndOnceOnly) {
   command(Kind::extend, 0, 0, {{0, 1}});
   device_.fill({0, 1}, 1);
   device_.hold_completions();
@@ -252,14 +253,14 @@ TEST_F(FakeDeviceTest, CompletionsMayComeLateAndOnceOnly) {
   expect_violation("no sink");
 }
 
-TEST_F(FakeDeviceTest, AttachesOnce) {
+TEST_F(EmulatedContract, AttachesOnce) {
   Sink other;
   EXPECT_EQ(device_.attach(&other).code(), StatusCode::failed_precondition);
   device_.detach();
   EXPECT_TRUE(device_.attach(&other).ok());
 }
 
-TEST_F(FakePageDeviceTest, PagesAreAddresses) {
+TEST_F(EmulatedPageContract, PagesAreAddresses) {
   const PageId page{3, 1};
   device_.fill(page, 4);
   EXPECT_EQ(copy(CopyDirection::to_host, page, 0), StatusCode::ok);
@@ -269,14 +270,14 @@ TEST_F(FakePageDeviceTest, PagesAreAddresses) {
   device_.fill({3, 2}, 6);  // handed out anew
   expect_clean();
   EXPECT_EQ(copy(CopyDirection::to_host, page, 0), StatusCode::internal);
-  expect_violation("not filled");
+  expect_violation("generation 2 is there");
   EXPECT_EQ(copy(CopyDirection::to_device, page, 0), StatusCode::internal);
   expect_violation("generation 2 is there");
   command(Kind::trim, 0, 0);
   expect_violation("no sequences");
 }
 
-TEST(FakeDeviceImmediate, TakesEffectInsideSubmit) {
+TEST(EmulatedImmediate, TakesEffectInsideSubmit) {
   Sink sink;
   FakeDevice device({.page_count = 2, .page_size = 4, .page_bytes = kBytes}, true);
   ASSERT_TRUE(device.attach(&sink).ok());
