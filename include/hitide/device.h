@@ -10,6 +10,8 @@
 // one CopyCompletion, also after failure, cancellation and close; a sequence command has no answer
 // and cannot fail. Nothing a device does calls upward: completions are values posted to the sink.
 //
+// The contract is checked for every device by tests/conformance/device_suite.h.
+//
 // Threading: submit() may be called from any thread and never blocks on copies; a device says
 // itself on which thread the work is done.
 #pragma once
