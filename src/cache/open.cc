@@ -73,8 +73,15 @@ Result<RequestId> CacheCore::open(const PrefixRequest& request, TimePoint now, P
   stats_.prompt_tokens += made.prompt->token_count();
   if (!tripped_.ok()) return id;
 
-  const FindResult found = find(*made.prompt);
-  if (found.path.node != kNoNode) tree_.touch(found.path.node);
+  FindResult found = find(*made.prompt);
+  if (found.path.node != kNoNode) {
+    // Where the prompt leaves a node, the pages behind are not used by it and stay as old as they
+    // are: they become a node of their own first.
+    const bool leaves =
+        found.path.offset > 0 && found.path.offset < tree_.node(found.path.node).page_count();
+    tree_.touch(tree_.materialize(found.path));
+    if (leaves) found = find(*made.prompt);
+  }
   made.hit_pages = std::min(found.host.pages, made.prompt->usable_pages());
   start_prefetch(made, found, now, plan);
   return id;
