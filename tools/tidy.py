@@ -34,11 +34,12 @@ LAYERS = {
     "transfer": (4, ["base", "spec", "pool", "storage", "device"]),
     "runtime": (5, ["base", "spec", "prefix", "device", "storage", "policy", "pool", "cache",
                     "transfer"]),
+    "replay": (5, ["base", "spec", "prefix", "policy", "pool/page_allocator.h", "cache"]),
     "engine": (6, ["base", "spec"]),
     "server": (6, ["base", "spec", "engine"]),
     "capi": (6, []),
 }
-APPS = (7, ["engine", "server", "spec"])
+APPS = (7, ["engine", "server", "spec", "replay"])
 
 # Public header include/hitide/NAME.h -> its layer. A layer may include public headers up to its own
 # number, and so may a public header.

@@ -24,6 +24,7 @@ void add_serve(CLI::App& app, Run& run);
 void add_explain(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_store(CLI::App& app, Run& run);
+void add_replay(CLI::App& app, Run& run);
 void add_keys(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);
 void add_options(CLI::App& app, Run& run);

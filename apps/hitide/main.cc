@@ -59,6 +59,7 @@ int parse_and_run(int argc, char** argv) {
   add_explain(app, run);
   add_doctor(app, run);
   add_store(app, run);
+  add_replay(app, run);
   add_keys(app, run);
   add_version(app, run);
   add_options(app, run);
