@@ -108,6 +108,30 @@ class Cache {
   // Forgets everything on device and host that no request uses. Storage is left alone.
   Status flush();
 
+  // Storage (L3) may come and go while requests are served. These three wait for I/O, one at a
+  // time: until the deadline, and then for calls of the store that are under way, which have limits
+  // of their own. Requests go on meanwhile, without L3. failed_precondition: the cache is closed.
+
+  // Attaches a store, where none is. What device and host hold is stored by the next commit on its
+  // path. `policy` counts from now on, but for its eviction policy. The same store again: the
+  // policy alone is taken over. failed_precondition: another is attached; invalid_argument: the
+  // options do not validate; unavailable: the store cannot be opened or does not answer, or no pool
+  // can be registered with it. Nothing is attached then, and stats().storage_detail says why.
+  Status attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                        TimePoint deadline);
+  // As above with a store of the caller's.
+  Status attach_storage(std::unique_ptr<ObjectStore> store, const PolicyOptions& policy,
+                        TimePoint deadline);
+  // Ends what is in flight, and closes the store. What it holds stays in it. Nothing is attached
+  // afterwards. failed_precondition: nothing was; deadline_exceeded: some of what was in flight had
+  // to be cancelled, which costs hits alone.
+  Status detach_storage(TimePoint deadline);
+  // Removes everything from the store that belongs to this model, with all of its cache salts and
+  // adapters, and answers how many objects that were; what other models store there stays.
+  // failed_precondition: no store is attached; deadline_exceeded: some are left;
+  // unimplemented: this backend cannot.
+  Result<std::uint64_t> clear_storage(TimePoint deadline);
+
   CacheStats stats() const;
   // Prometheus lines of what stats() does not say: the lanes to storage, and how pools are
   // registered. Empty without a store.

@@ -45,6 +45,7 @@ struct MooncakeOptions {
   std::uint32_t write_lanes = 2;
   std::uint64_t object_bytes_max = 64ull << 20;
   std::uint64_t bounce_bytes = 64ull << 20;  // shared memory for bytes from elsewhere
+  friend bool operator==(const MooncakeOptions&, const MooncakeOptions&) = default;
 };
 
 }  // namespace hitide

@@ -120,6 +120,17 @@ class ObjectStore {
   virtual CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                              const CallOptions& options) = 0;
 
+  // Removes every object whose key begins with `prefix`, and nothing else; answers how many there
+  // were. What is put meanwhile may stay. invalid_argument: an empty prefix. deadline_exceeded:
+  // some are left, and the call may be made again. unimplemented: this backend does not know its
+  // keys.
+  virtual Result<std::uint64_t> remove_prefix(std::string_view prefix, const CallOptions& options) {
+    static_cast<void>(prefix);
+    static_cast<void>(options);
+    return Status(StatusCode::unimplemented,
+                  capabilities().name + ": this store cannot remove objects by a prefix");
+  }
+
   // ok: calls can be made now. Else, at the deadline, why the store cannot be reached.
   virtual Status wait_until_ready(TimePoint deadline) {
     static_cast<void>(deadline);

@@ -37,6 +37,7 @@ struct StorageOptions {
   // L3.
   bool staging = true;
   MooncakeOptions mooncake;
+  friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 };
 
 enum class WritePolicy : std::uint8_t {

@@ -122,6 +122,7 @@ void CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan
   if (config_.storage != StorageState::on) return;
   StorageWriteOp write;
   Operation& operation = add_operation(OpKind::write, write.id);
+  operation.storage_epoch = storage_epoch_;
   for (const NodeIndex node : nodes) {
     Node& n = tree_.node(node);
     n.store_pending = true;
@@ -144,7 +145,7 @@ void CacheCore::on_write(Operation& operation, const Completion& completion) {
     // not stored is written again by the next commit on its path.
     Node& node = tree_.node(tree_.owner(Tier::host, operation.host_pages[i]));
     node.store_pending = false;
-    node.stored = true;
+    node.stored = operation.storage_epoch == storage_epoch_;
     for (const std::uint32_t end = i + node.page_count(); i < end; ++i) {
       const bool stored =
           i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||

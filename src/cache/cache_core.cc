@@ -117,6 +117,17 @@ TimePoint CacheCore::next_deadline() const {
   return next;
 }
 
+void CacheCore::forget_stored() {
+  ++storage_epoch_;
+  for (NodeIndex node = 0; node < tree_.node_slots(); ++node) tree_.node(node).stored = false;
+}
+
+void CacheCore::set_policy(const PolicyOptions& policy) {
+  const EvictionPolicy eviction = config_.policy.eviction_policy;  // the tree is ordered by it
+  config_.policy = policy;
+  config_.policy.eviction_policy = eviction;
+}
+
 PrefixState CacheCore::state(RequestId id) const {
   const Request* request = find_request(id);
   return request == nullptr ? PrefixState::closed : request->state;

@@ -86,6 +86,11 @@ class CacheCore {
 
   void note_prefill(std::uint32_t tokens, Duration time) { speed_.note(tokens, time); }
   void set_storage(StorageState state) { config_.storage = state; }
+  // Another store, or one that was cleared: what was acknowledged so far says nothing of it, and is
+  // written again by the next commit on its path.
+  void forget_stored();
+  // Of the next requests and commits. The eviction policy stays as it is.
+  void set_policy(const PolicyOptions& policy);
   // Drops what no request and no operation uses from device and host.
   void flush(TimePoint now, Plan& plan);
 
@@ -216,6 +221,7 @@ class CacheCore {
   std::uint64_t next_prefetch_ = 1;
   std::uint64_t next_decision_ = 1;
   OpId next_op_ = 1;
+  std::uint64_t storage_epoch_ = 0;  // forget_stored() so far
   std::uint64_t occupied_pages_ = 0;
   CacheStats stats_;
   Status tripped_;

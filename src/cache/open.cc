@@ -118,6 +118,7 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   prefetch.first_page = begin;
   prefetch.span_pages = span;
   prefetch.anchor = anchor;
+  prefetch.storage_epoch = storage_epoch_;
   tree_.pin(anchor, Tier::host);
   occupied_pages_ += span;
   ++stats_.prefetch_queries;

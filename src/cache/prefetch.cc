@@ -152,7 +152,7 @@ void CacheCore::settle(Prefetch& prefetch, Plan& plan) {
       place_run.owner = PageOwner::operation;
       placed = place(place_run, plan);
       for (NodeIndex at = placed.end; at != start && at != kNoNode; at = tree_.node(at).parent) {
-        tree_.node(at).stored = true;
+        tree_.node(at).stored = prefetch.storage_epoch == storage_epoch_;
       }
     }
     give_back(Tier::host, pages.first(placed.existing), PageOwner::operation);

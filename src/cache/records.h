@@ -81,11 +81,12 @@ struct Prefetch {
   bool goes_on_alone = false;  // is not given up when nobody waits for it any more
   std::vector<PageId> pages;   // host pages of [first_page, first_page + n)
   enum class PageState : std::uint8_t { reading, read, failed, settled };
-  std::vector<PageState> states;  // one per page
-  std::uint32_t settled = 0;      // leading pages that were published or given back
-  std::uint32_t published = 0;    // leading pages that are in the tree
-  std::uint32_t operations = 0;   // not answered yet
-  bool broken = false;            // a page failed: nothing behind it is of use
+  std::vector<PageState> states;    // one per page
+  std::uint32_t settled = 0;        // leading pages that were published or given back
+  std::uint32_t published = 0;      // leading pages that are in the tree
+  std::uint32_t operations = 0;     // not answered yet
+  std::uint64_t storage_epoch = 0;  // of its start
+  bool broken = false;              // a page failed: nothing behind it is of use
 };
 
 enum class OpKind : std::uint8_t { backup, load, query, agree, read, write };
@@ -100,6 +101,7 @@ struct Operation {
   // Held until the answer: on the device for a backup, on the host for a load and a write. A pinned
   // node stays, and a split keeps the index of its lower end.
   NodeIndex pin = kNoNode;
+  std::uint64_t storage_epoch = 0;  // write: of its start
 };
 
 }  // namespace hitide

@@ -178,6 +178,8 @@ class RadixTree {
   }
   // Leaves in the order that `rank` makes; 0 without one.
   std::size_t leaf_count(Tier tier) const;
+  // Nodes are [0, n), with gaps that are not in use.
+  std::size_t node_slots() const { return nodes_.size(); }
   std::size_t node_count() const { return nodes_.size() - free_nodes_.size(); }
 
   // The deepest node from `node` up that is resident on the tier, or the root.

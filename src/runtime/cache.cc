@@ -34,9 +34,9 @@ Cache::~Cache() {
 Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
                                            Device& device, std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
-  HITIDE_ASSIGN_OR_RETURN(
-      std::shared_ptr<CacheImpl> impl,
-      CacheImpl::open(options, model, device, open_storage(options.storage), std::move(notify)));
+  HITIDE_ASSIGN_OR_RETURN(std::shared_ptr<CacheImpl> impl,
+                          CacheImpl::open(options, model, device, open_storage(options.storage),
+                                          false, std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
@@ -47,7 +47,7 @@ Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const Mo
   if (store) opened = store_client(std::move(store), first_answer_deadline());
   HITIDE_ASSIGN_OR_RETURN(
       std::shared_ptr<CacheImpl> impl,
-      CacheImpl::open(options, model, device, std::move(opened), std::move(notify)));
+      CacheImpl::open(options, model, device, std::move(opened), true, std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
@@ -56,6 +56,31 @@ Result<PrefixHandle> Cache::open_prefix(const PrefixRequest& request) {
 }
 void Cache::note_prefill(std::uint32_t tokens, Duration time) { impl_->note_prefill(tokens, time); }
 Status Cache::flush() { return impl_->flush(); }
+Status Cache::attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                             TimePoint deadline) {
+  CacheOptions checked;
+  checked.storage = storage;
+  checked.policy = policy;
+  HITIDE_RETURN_IF_ERROR(validate(checked));
+  if (storage.backend == "none") {
+    return Status(StatusCode::invalid_argument, "attach_storage: 'none' is no store; detach it");
+  }
+  return impl_->attach_storage([&] { return open_storage(storage); }, &storage, policy, deadline);
+}
+Status Cache::attach_storage(std::unique_ptr<ObjectStore> store, const PolicyOptions& policy,
+                             TimePoint deadline) {
+  CacheOptions checked;
+  checked.policy = policy;
+  HITIDE_RETURN_IF_ERROR(validate(checked));
+  if (!store) return Status(StatusCode::invalid_argument, "attach_storage: no store");
+  return impl_->attach_storage(
+      [&] { return store_client(std::move(store), first_answer_deadline()); }, nullptr, policy,
+      deadline);
+}
+Status Cache::detach_storage(TimePoint deadline) { return impl_->detach_storage(deadline); }
+Result<std::uint64_t> Cache::clear_storage(TimePoint deadline) {
+  return impl_->clear_storage(deadline);
+}
 CacheStats Cache::stats() const { return impl_->stats(); }
 std::string Cache::storage_metrics() const { return impl_->storage_metrics(); }
 Result<Explanation> Cache::explain(std::string_view id) const { return impl_->explain(id); }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -14,7 +15,6 @@
 namespace hitide {
 namespace {
 
-constexpr Duration kLaneGrace = std::chrono::seconds(2);
 #ifdef HITIDE_DEBUG_CHECKS
 constexpr std::size_t kCompletionsPerCheck = 256;
 #endif
@@ -65,23 +65,24 @@ std::string explanation_prefix() {
 
 }  // namespace
 
-CacheImpl::CacheImpl(const CacheOptions&, const ModelSpec&, Device& device,
+CacheImpl::CacheImpl(const CacheOptions& options, const ModelSpec& model, Device& device,
                      std::function<void()> notify)
-    : device_(device), notify_(std::move(notify)) {}
+    : device_(device), notify_(std::move(notify)), options_(options), model_(model) {}
 
 Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
                                                    const ModelSpec& model, Device& device,
-                                                   OpenedStore opened,
+                                                   OpenedStore opened, bool store_given,
                                                    std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
   HITIDE_RETURN_IF_ERROR(fits(model, device.geometry()));
   HITIDE_RETURN_IF_ERROR(names_pools(options.host, model));
   std::shared_ptr<CacheImpl> impl(new CacheImpl(options, model, device, std::move(notify)));
-  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(opened)));
+  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(opened), store_given));
   return impl;
 }
 
-Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened) {
+Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened,
+                        bool store_given) {
   HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
   const PageLayout layout = page_layout(model.anchor());
   HostOptions host = options.host;
@@ -92,12 +93,14 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, Ope
   }
   HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(host, layout, memory));
   const bool wanted = opened.store != nullptr || !opened.status.ok();
-  storage_ = std::make_unique<StorageTier>(std::move(opened), options);
+  const std::lock_guard admin(admin_mutex_);
+  attached_ = options.storage;
+  attached_by_options_ = wanted && !store_given;
+  const auto tier = std::make_shared<StorageTier>(std::move(opened), options, storage_counters_);
+  replace_tier(tier);
   HITIDE_RETURN_IF_ERROR(make_host_pool(options, model, size));
-  storage_->start(
-      model, *host_pool_,
-      {.on_completion = [this](Completion completion) { completions_.post(std::move(completion)); },
-       .on_attached = [this](TransferEngine& lanes) { storage_attached(lanes); }});
+  tier->start(model, *host_pool_, storage_hooks());
+  if (host_pool_->describe().allocator == AllocatorKind::store) memory_owner_ = tier;
 
   const DeviceGeometry geometry = device_.geometry();
   CoreConfig config;
@@ -131,7 +134,7 @@ Status CacheImpl::make_host_pool(const CacheOptions& options, const ModelSpec& m
                                  const HostSize& size) {
   const PoolSpec& pool = model.anchor();
   const AllocatorKind kind = chosen_allocator(options.host, pool.name);
-  HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, storage_->store()));
+  HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, tier()->store()));
   Result<std::unique_ptr<HostPool>> made = HostPool::create(pool, size.page_count, allocator);
   if (!made.ok() && kind == AllocatorKind::store) {
     log_warning("host_allocator", {{"pool", pool.name},
@@ -142,12 +145,6 @@ Status CacheImpl::make_host_pool(const CacheOptions& options, const ModelSpec& m
   HITIDE_RETURN_IF_ERROR(made.status());
   host_pool_ = std::move(made).value();
   return {};
-}
-
-void CacheImpl::storage_attached(TransferEngine& lanes) {
-  const std::lock_guard lock(mutex_);
-  lanes_ = &lanes;
-  if (core_) core_->set_storage(StorageState::on);
 }
 
 CacheImpl::~CacheImpl() {
@@ -169,6 +166,21 @@ void CacheImpl::dispatch_copy(const CopyOp& copy) {
   completions_.post(std::move(completion));
 }
 
+// Where storage went between the question and the read, the answer is that it was taken back.
+template <typename Op>
+void CacheImpl::dispatch_storage(Op op) {
+  if (lanes_ != nullptr) return lanes_->submit(std::move(op));
+  Completion completion;
+  completion.id = op.id;
+  completion.pages.assign(op.keys.size(), StatusCode::cancelled);
+  if constexpr (!std::is_same_v<Op, StorageQueryOp>) {
+    for (const SidePages& side : op.sides) {
+      completion.sides.emplace_back(side.host_pages.size(), StatusCode::cancelled);
+    }
+  }
+  completions_.post(std::move(completion));
+}
+
 void CacheImpl::dispatch(Plan& plan) {
   for (PlanOp& op : plan.ops) {
     if (auto* copy = std::get_if<CopyOp>(&op)) {
@@ -179,11 +191,11 @@ void CacheImpl::dispatch(Plan& plan) {
       ranks_.agree(std::move(*agree),
                    [this](Completion completion) { completions_.post(std::move(completion)); });
     } else if (auto* query = std::get_if<StorageQueryOp>(&op)) {
-      lanes_->submit(std::move(*query));
+      dispatch_storage(std::move(*query));
     } else if (auto* read = std::get_if<StorageReadOp>(&op)) {
-      lanes_->submit(std::move(*read));
+      dispatch_storage(std::move(*read));
     } else if (auto* write = std::get_if<StorageWriteOp>(&op)) {
-      lanes_->submit(std::move(*write));
+      dispatch_storage(std::move(*write));
     }
   }
   if (plan.wake) {
@@ -327,22 +339,6 @@ Status CacheImpl::flush() {
   });
 }
 
-CacheStats CacheImpl::stats() const {
-  CacheStats stats;
-  {
-    const std::lock_guard lock(mutex_);
-    core_->fill_stats(stats);
-  }
-  storage_->fill_stats(stats);
-  return stats;
-}
-
-std::string CacheImpl::storage_metrics() const {
-  MetricsText text;
-  storage_->write_metrics(text);
-  return std::move(text).text();
-}
-
 Result<Explanation> CacheImpl::explain(std::string_view id) const {
   const std::lock_guard lock(mutex_);
   const Explanation* found = core_->explain(id);
@@ -373,17 +369,21 @@ Status CacheImpl::close(TimePoint deadline) {
                                          core_->operations_in_flight()));
     }
   }
+  const std::lock_guard admin(admin_mutex_);
   const TimePoint late = std::max(deadline, clock_.now() + kLaneGrace);
   const auto keep = [this](const Status& status) {
     if (close_status_.ok()) close_status_ = status;
   };
+  const std::shared_ptr<StorageTier> storage = tier();
   device_.detach();
-  keep(storage_->stop_lanes(late));
+  storage->stop_attaching();
+  keep(storage->stop_lanes(late));
   completions_.close();
   core_thread_.join();
-  storage_->detach();
+  storage->detach();
   host_pool_.reset();
-  keep(storage_->close(late));
+  keep(storage->close(late));
+  if (memory_owner_ && memory_owner_ != storage) keep(memory_owner_->close(late));
   return close_status_;
 }
 

@@ -6,10 +6,15 @@
 //
 // The mutex is held for the core's own computing and for handing a plan on, never across I/O, a
 // copy or a callback: devices and lanes only queue what they are given.
+//
+// Storage comes and goes while requests are served (cache_storage.cc). The core is told that there
+// is none, the lanes are left, what they hold ends or is cancelled, and every answer goes the same
+// way as ever: so no page and no pin is lost.
 #pragma once
 
 #include <condition_variable>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,12 +36,20 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
  public:
   static Result<std::shared_ptr<CacheImpl>> open(const CacheOptions& options,
                                                  const ModelSpec& model, Device& device,
-                                                 OpenedStore opened, std::function<void()> notify);
+                                                 OpenedStore opened, bool store_given,
+                                                 std::function<void()> notify);
   ~CacheImpl() override;
 
   Result<PrefixHandle> open_prefix(const PrefixRequest& request);
   void note_prefill(std::uint32_t tokens, Duration time);
   Status flush();
+  // Opens a store; called only where none is attached.
+  using OpenStore = std::function<OpenedStore()>;
+  // `storage` tells whether the same one is attached already; null: it cannot be.
+  Status attach_storage(const OpenStore& open, const StorageOptions* storage,
+                        const PolicyOptions& policy, TimePoint deadline);
+  Status detach_storage(TimePoint deadline);
+  Result<std::uint64_t> clear_storage(TimePoint deadline);
   CacheStats stats() const;
   std::string storage_metrics() const;
   Result<Explanation> explain(std::string_view id) const;
@@ -54,17 +67,31 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   void release(RequestId id);
 
  private:
+  // What lanes and a store get at least to come to an end.
+  static constexpr Duration kLaneGrace = std::chrono::seconds(2);
+
   CacheImpl(const CacheOptions& options, const ModelSpec& model, Device& device,
             std::function<void()> notify);
-  Status start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened);
+  Status start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened,
+               bool store_given);
   Status make_host_pool(const CacheOptions& options, const ModelSpec& model, const HostSize& size);
   void storage_attached(TransferEngine& lanes);
+  StorageTier::Hooks storage_hooks();
+  std::shared_ptr<StorageTier> tier() const;
+  // All require admin_mutex_.
+  Status still_open(std::string_view call) const;
+  Status end_storage(TimePoint deadline);
+  void replace_tier(std::shared_ptr<StorageTier> tier);
+  // No new operation reaches the lanes from now on; what the core still asks for is cancelled.
+  void leave_lanes();
   void post(CopyCompletion completion) override;
   void run_core();
   void take_completions(const std::deque<Completion>& completions);
   // Hands a plan on, in order. Requires mutex_.
   void dispatch(Plan& plan);
   void dispatch_copy(const CopyOp& copy);
+  template <typename Op>
+  void dispatch_storage(Op op);
   void report_trip();
 
   // Runs `step(core, plan)` under the mutex and hands on what it planned.
@@ -76,7 +103,8 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   Device& device_;
   const std::function<void()> notify_;
   const Clock& clock_ = SystemClock::instance();
-  std::unique_ptr<StorageTier> storage_;
+  CacheOptions options_;
+  ModelSpec model_;
   std::unique_ptr<HostPool> host_pool_;  // until close(): its memory may be the store's
 
   // Synchronise themselves.
@@ -84,15 +112,26 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   SoloRankGroup ranks_;
 
   mutable std::mutex mutex_;
-  std::condition_variable idle_;     // operations_in_flight() may have become 0
-  std::unique_ptr<CacheCore> core_;  // guarded by mutex_
-  TransferEngine* lanes_ = nullptr;  // guarded by mutex_; storage_'s, once L3 is on
-  bool notify_pending_ = false;      // guarded by mutex_
-  bool trip_reported_ = false;       // guarded by mutex_
-  bool closed_ = false;              // guarded by mutex_
-  std::size_t checked_ = 0;          // guarded by mutex_; completions since the last check
+  std::condition_variable idle_;          // operations_in_flight() may have become 0
+  std::unique_ptr<CacheCore> core_;       // guarded by mutex_
+  std::shared_ptr<StorageTier> storage_;  // guarded by mutex_; never null once started
+  TransferEngine* lanes_ = nullptr;       // guarded by mutex_; storage_'s, once L3 is on
+  // What the stores that were detached have counted, by backend.
+  std::map<std::string, StoreStats> earlier_stores_;  // guarded by mutex_
+  bool notify_pending_ = false;                       // guarded by mutex_
+  bool trip_reported_ = false;                        // guarded by mutex_
+  bool closed_ = false;                               // guarded by mutex_
+  std::size_t checked_ = 0;  // guarded by mutex_; completions since the last check
 
-  std::mutex close_mutex_;   // one close at a time
+  // Attaching, detaching and clearing, one at a time; taken before mutex_.
+  std::mutex admin_mutex_;
+  StorageCounters storage_counters_;  // guarded by admin_mutex_
+  StorageOptions attached_;           // guarded by admin_mutex_; of storage_
+  bool attached_by_options_ = false;  // guarded by admin_mutex_; else attached_ says nothing
+  std::shared_ptr<StorageTier> memory_owner_;  // guarded by admin_mutex_; the host pool lies in its
+                                               // store's memory: open as long as the pool
+
+  std::mutex close_mutex_;   // one close at a time, taken before admin_mutex_
   bool close_done_ = false;  // guarded by close_mutex_
   Status close_status_;      // guarded by close_mutex_
   std::thread core_thread_;  // guarded by close_mutex_ once started

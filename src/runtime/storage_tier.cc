@@ -31,16 +31,19 @@ TimePoint soon(Duration time) { return SystemClock::instance().now() + time; }
 
 }  // namespace
 
-StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options)
+StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options,
+                         const StorageCounters& counters)
     : opened_(std::move(opened)),
       options_(options),
+      counters_(counters),
       backend_(opened_.store ? opened_.store->capabilities().name : options.storage.backend),
       place_(place_of(options.storage, backend_)) {
   if (opened_.store) {
     status_ = StorageStatus::waiting;
     registrar_ = std::make_unique<StoreRegistrar>(*opened_.store);
     registry_ = std::make_unique<PoolRegistry>(
-        *registrar_, RegistrationRules{.staging_allowed = options_.storage.staging});
+        *registrar_, RegistrationRules{.staging_allowed = options_.storage.staging},
+        counters_.registration);
   } else if (!opened_.status.ok()) {
     status_ = StorageStatus::off;
     detail_ = opened_.status.to_string();
@@ -51,13 +54,18 @@ StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options)
 }
 
 StorageTier::~StorageTier() {
+  stop_attaching();
   stop_lanes(soon(Duration::zero())).ignore();
   detach();
 }
 
-void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks) {
+void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks, bool pool_in_use) {
   pool_ = &pool;
   hooks_ = std::move(hooks);
+  {
+    const std::lock_guard lock(memory_mutex_);
+    pool_in_use_ = pool_in_use;
+  }
   if (!opened_.store) {
     if (opened_.status.ok()) return;
     const PoolMemory memory = pool.describe();
@@ -156,6 +164,7 @@ Status StorageTier::start_lanes(std::unique_ptr<TransferEngine>& lanes) {
   TransferOptions options;
   options.threads = options_.storage.threads;
   options.batch_pages = options_.policy.storage_batch_pages;
+  options.cells = counters_.lanes;
   auto started = TransferEngine::start(*page_store_, *pool_, options, hooks_.on_completion);
   if (started.ok()) {
     lanes = std::move(started).value();
@@ -198,13 +207,29 @@ void StorageTier::write_metrics(MetricsText& text) const {
   if (lanes_) lanes_->write_metrics(text);
 }
 
-Status StorageTier::stop_lanes(TimePoint deadline) {
+Result<std::uint64_t> StorageTier::clear(TimePoint deadline) {
+  return page_store_->clear({.deadline = deadline});
+}
+
+void StorageTier::stop_attaching() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+}
+
+Status StorageTier::drain(TimePoint deadline) {
+  TransferEngine* lanes = nullptr;
+  {
+    const std::lock_guard lock(mutex_);
+    lanes = lanes_.get();
+  }
+  return lanes != nullptr ? lanes->drain_all(deadline) : Status();
+}
+
+Status StorageTier::stop_lanes(TimePoint deadline) {
   return lanes_ ? lanes_->stop(deadline) : Status();
 }
 

@@ -7,9 +7,12 @@
 //
 // Stores of other processes are attached on a thread of the tier.
 //
+// A tier serves one store. Detaching and attaching another is done with another tier, which goes on
+// with the counters of the one before it.
+//
 // No failure fails the start of a cache: it costs L3, or the zero-copy path, and is said once.
 //
-// Threading: start(), stop_lanes() and close() from one thread; the rest from any.
+// Threading: start(), clear() and what ends the tier from one thread; the rest from any.
 #pragma once
 
 #include <condition_variable>
@@ -36,6 +39,12 @@
 
 namespace hitide {
 
+// What the tiers of one cache have counted, one after the other.
+struct StorageCounters {
+  std::shared_ptr<TransferCells> lanes = std::make_shared<TransferCells>();
+  std::shared_ptr<RegistrationCounters> registration = std::make_shared<RegistrationCounters>();
+};
+
 class StorageTier {
  public:
   struct Hooks {
@@ -46,24 +55,36 @@ class StorageTier {
   };
 
   // `opened` without a store: none was asked for, or it cannot be opened.
-  StorageTier(OpenedStore opened, const CacheOptions& options);
+  StorageTier(OpenedStore opened, const CacheOptions& options,
+              const StorageCounters& counters = {});
   ~StorageTier();
   StorageTier(const StorageTier&) = delete;
   StorageTier& operator=(const StorageTier&) = delete;
 
   // Null: there is none.
   ObjectStore* store() const { return opened_.store.get(); }
+  // The store's name, or that of the one that was asked for.
+  const std::string& backend() const { return backend_; }
 
   // Attaches now where the store answers, waiting for adoption some seconds at most; else later.
-  // `pool` must outlive close() and belongs to nobody else until start() returns: its memory may be
-  // exchanged.
-  void start(const ModelSpec& model, HostPool& pool, Hooks hooks);
+  // `pool` must outlive close(). Unless it is in use, it belongs to nobody else until start()
+  // returns: its memory may be exchanged.
+  void start(const ModelSpec& model, HostPool& pool, Hooks hooks, bool pool_in_use = false);
 
   // Fills what a store says of itself and how it is attached. Asks the store.
   void fill_stats(CacheStats& stats) const;
   void write_metrics(MetricsText& text) const;
 
-  // Ends attaching and the lanes; every operation has been answered then.
+  // Removes this model's objects from the store (PageStore::clear). Between start() and
+  // stop_attaching(), where the tier is on.
+  Result<std::uint64_t> clear(TimePoint deadline);
+
+  // What ends a tier, in this order; each step may be taken again. After the first nothing comes up
+  // any more.
+  void stop_attaching();
+  // Waits until every operation has ended, while nobody starts any.
+  Status drain(TimePoint deadline);
+  // Every operation has been answered then.
   Status stop_lanes(TimePoint deadline);
   // Lets go of the pool's memory, which nobody needs any more.
   void detach();
@@ -80,6 +101,7 @@ class StorageTier {
 
   OpenedStore opened_;
   const CacheOptions options_;
+  const StorageCounters counters_;
   const std::string backend_;  // as asked for
   const std::string place_;    // where the store lies, for people
 
@@ -96,11 +118,11 @@ class StorageTier {
   bool stopping_ = false;                       // guarded by mutex_
   StorageStatus status_ = StorageStatus::none;  // guarded by mutex_
   std::string detail_;                          // guarded by mutex_
-  std::unique_ptr<TransferEngine> lanes_;       // guarded by mutex_ until stop_lanes() joins
+  std::unique_ptr<TransferEngine> lanes_;       // guarded by mutex_ until stop_attaching()
   std::vector<PoolRegistration> rows_;          // guarded by mutex_
   std::mutex memory_mutex_;                     // held while the pool's memory is exchanged
   bool pool_in_use_ = false;                    // guarded by memory_mutex_
-  std::thread thread_;                          // start() and stop_lanes() only
+  std::thread thread_;                          // start() and stop_attaching() only
 };
 
 }  // namespace hitide

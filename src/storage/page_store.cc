@@ -463,6 +463,17 @@ void PageStore::judge_put(std::string_view object_key, const ItemResult& result,
 
 // ---- the rest -----------------------------------------------------------------------------------
 
+Result<std::uint64_t> PageStore::clear(const CallOptions& options) {
+  std::uint64_t removed = 0;
+  const CallOutcome outcome = guarded([&] {
+    const Result<std::uint64_t> count = store_.remove_prefix(keys_.prefix(), options);
+    if (count.ok()) removed = *count;
+    return CallOutcome{.status = count.status()};
+  });
+  if (!outcome.status.ok()) return outcome.status;
+  return removed;
+}
+
 PageStoreStats PageStore::stats() const {
   PageStoreStats stats;
   stats.queries = cells_.queries.value();

@@ -142,6 +142,10 @@ class PageStore {
   CallOutcome commit(const PoolPages& anchor, std::span<const PoolPages> sides,
                      const CallOptions& options);
 
+  // Removes the objects of this model, of all its ranks, salts and adapters, and no others. As
+  // ObjectStore::remove_prefix().
+  Result<std::uint64_t> clear(const CallOptions& options);
+
   // Passed on for the host pool's segments.
   Status register_memory(const MemoryRegion& region) { return store_.register_memory(region); }
   Status unregister_memory(std::span<std::byte> bytes) { return store_.unregister_memory(bytes); }

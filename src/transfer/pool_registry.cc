@@ -89,8 +89,11 @@ Status in_context(const Status& status, std::span<const MemoryRegion> regions, s
 
 }  // namespace
 
-PoolRegistry::PoolRegistry(Registrar& registrar, const RegistrationRules& rules)
-    : registrar_(registrar), rules_(rules) {}
+PoolRegistry::PoolRegistry(Registrar& registrar, const RegistrationRules& rules,
+                           std::shared_ptr<RegistrationCounters> counters)
+    : registrar_(registrar),
+      rules_(rules),
+      counters_(counters ? std::move(counters) : std::make_shared<RegistrationCounters>()) {}
 
 PoolRegistry::~PoolRegistry() { detach_all(); }
 
@@ -115,7 +118,7 @@ std::vector<PoolRegistration> PoolRegistry::attach(std::span<const PoolToRegiste
     if (row_of(holds_[i - 1].pool)->on()) continue;
     const Hold hold = std::move(holds_[i - 1]);
     holds_.erase(holds_.begin() + static_cast<std::ptrdiff_t>(i - 1));
-    undone_.add(hold.regions.size());
+    counters_->undone.add(hold.regions.size());
     let_go(hold);
   }
   std::vector<PoolRegistration> answer;
@@ -201,7 +204,7 @@ Status PoolRegistry::hold_regions(const PoolMemory& memory) {
 Status PoolRegistry::call_registrar(std::span<const MemoryRegion> regions) {
   std::vector<Status> answers;
   Status failure;
-  attempts_.add(regions.size());
+  counters_->attempts.add(regions.size());
   try {
     answers = registrar_.register_regions(regions);
   } catch (const std::exception& error) {
@@ -222,10 +225,10 @@ Status PoolRegistry::call_registrar(std::span<const MemoryRegion> regions) {
     break;
   }
   if (failure.ok()) return failure;
-  failures_.add();
+  counters_->failures.add();
   for (std::size_t i = regions.size(); i > 0; --i) {
     if (known && !answers[i - 1].ok()) continue;
-    undone_.add();
+    counters_->undone.add();
     unregister(regions[i - 1].bytes);
   }
   return failure;
@@ -235,7 +238,7 @@ void PoolRegistry::unregister(std::span<std::byte> bytes) {
   try {
     registrar_.unregister_region(bytes).ignore();  // the memory is ours again either way
   } catch (...) {
-    failures_.add();
+    counters_->failures.add();
   }
 }
 
@@ -305,11 +308,11 @@ std::size_t PoolRegistry::region_count() const {
 void PoolRegistry::write_metrics(MetricsText& text) const {
   const auto number = [](const Counter& counter) { return static_cast<double>(counter.value()); };
   text.counter("hitide_registration_attempts_total", "Regions that a store was asked to register",
-               number(attempts_));
+               number(counters_->attempts));
   text.counter("hitide_registration_failures_total", "Calls to register that failed",
-               number(failures_));
+               number(counters_->failures));
   text.counter("hitide_registration_undone_total", "Regions unregistered after a failure",
-               number(undone_));
+               number(counters_->undone));
   for (const PoolRegistration& row : pools()) {
     const std::string labels = MetricsText::label("pool", row.pool) + "," +
                                MetricsText::label("verdict", to_string(row.verdict)) + "," +

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -43,10 +44,16 @@ struct PoolToRegister {
   std::function<Result<PoolMemory>()> move_to_store_memory = {};
 };
 
+// Of regions. They may outlive a registry, so that the next one counts on.
+struct RegistrationCounters {
+  Counter attempts, failures, undone;
+};
+
 class PoolRegistry {
  public:
-  // `registrar` must outlive the registry.
-  PoolRegistry(Registrar& registrar, const RegistrationRules& rules);
+  // `registrar` must outlive the registry. counters: null: from 0.
+  PoolRegistry(Registrar& registrar, const RegistrationRules& rules,
+               std::shared_ptr<RegistrationCounters> counters = nullptr);
   ~PoolRegistry();  // detach_all()
   PoolRegistry(const PoolRegistry&) = delete;
   PoolRegistry& operator=(const PoolRegistry&) = delete;
@@ -98,7 +105,7 @@ class PoolRegistry {
   Registrar& registrar_;
   const RegistrationRules rules_;
 
-  Counter attempts_, failures_, undone_;  // of regions
+  const std::shared_ptr<RegistrationCounters> counters_;
 
   mutable std::mutex mutex_;
   std::vector<Region> regions_;         // guarded by mutex_; in the order of registration

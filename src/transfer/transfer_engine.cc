@@ -55,7 +55,8 @@ TransferEngine::TransferEngine(PageStore& store, const std::vector<const HostPoo
       options_(options),
       on_completion_(std::move(on_completion)),
       clock_(clock),
-      pools_(store.pools().size()) {
+      pools_(store.pools().size()),
+      cells_(options.cells ? options.cells : std::make_shared<TransferCells>()) {
   for (std::size_t pool = 0; pool < pools.size(); ++pool) pools_[pool] = pools[pool];
   running_.reserve(std::size_t{options_.threads} + 1);
   threads_.reserve(std::size_t{options_.threads} + 1);
@@ -184,18 +185,31 @@ Status TransferEngine::set_pool(std::uint32_t pool, const HostPool* host) {
 }
 
 Status TransferEngine::drain(TimePoint deadline) {
+  constexpr std::array kWrites = {TransferLane::write};
+  return wait_for_end(kWrites, deadline);
+}
+
+Status TransferEngine::drain_all(TimePoint deadline) { return wait_for_end(kLanes, deadline); }
+
+Status TransferEngine::wait_for_end(std::span<const TransferLane> lanes, TimePoint deadline) {
   std::unique_lock lock(mutex_);
-  const auto drained = [this] {
-    return queue(TransferLane::write).empty() && running_count(TransferLane::write) == 0;
+  const auto ended = [&] {
+    return std::all_of(lanes.begin(), lanes.end(), [this](TransferLane lane) {
+      return queue(lane).empty() && running_count(lane) == 0;
+    });
   };
   if (deadline == kNoDeadline) {
-    idle_.wait(lock, drained);
-  } else if (!idle_.wait_until(lock, deadline, drained)) {
-    return Status(StatusCode::deadline_exceeded,
-                  std::to_string(queue(TransferLane::write).size()) + " writes wait and " +
-                      std::to_string(running_count(TransferLane::write)) + " run");
+    idle_.wait(lock, ended);
+    return ok_status();
   }
-  return ok_status();
+  if (idle_.wait_until(lock, deadline, ended)) return ok_status();
+  std::string left;
+  for (const TransferLane lane : lanes) {
+    left += (left.empty() ? "" : "; ") + (to_string(lane) + std::string(" lane: ")) +
+            std::to_string(queue(lane).size()) + " wait and " +
+            std::to_string(running_count(lane)) + " run";
+  }
+  return Status(StatusCode::deadline_exceeded, std::move(left));
 }
 
 Status TransferEngine::stop(TimePoint deadline) {

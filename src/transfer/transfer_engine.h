@@ -32,6 +32,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <thread>
 #include <variant>
@@ -48,12 +49,24 @@
 
 namespace hitide {
 
+// What has been counted, lane by lane. It may outlive an engine, so that the next one goes on with
+// it: a counter never falls.
+struct TransferCells {
+  struct Lane {
+    Counter operations, pages, pages_ok, bytes, rejected, expired, cancelled, exceptions;
+    Counter unknown_pools;
+    Histogram seconds{kSecondsBounds};
+  };
+  std::array<Lane, 3> lanes;  // by TransferLane
+};
+
 struct TransferOptions {
   std::uint32_t threads = 2;       // data threads, >= 1
   std::uint32_t queue_max = 1024;  // operations that wait in one lane, >= 1
   std::uint32_t batch_pages = 32;  // pages per call to the store, >= 1; between two calls the
                                    // deadline, cancel() and stop() are looked at
   Duration call_time_max = std::chrono::seconds(30);  // of one call to the store
+  std::shared_ptr<TransferCells> cells = nullptr;     // counted on; null: from 0
 };
 
 enum class TransferLane : std::uint8_t { query, read, write };
@@ -114,6 +127,8 @@ class TransferEngine {
 
   // Waits until no write waits or runs. deadline_exceeded: some still do; nothing has changed.
   Status drain(TimePoint deadline);
+  // The same for all lanes. Requires that nobody submits, or it may take for ever.
+  Status drain_all(TimePoint deadline);
 
   // Takes no more operations, answers those that wait as cancelled, lets the running calls end
   // (each is bounded by call_time_max and the store's slack) and joins all threads.
@@ -136,11 +151,7 @@ class TransferEngine {
     bool cancelled = false;  // guarded by mutex_
   };
   struct Part;  // consecutive pages of an operation, of all its pools
-  struct Cells {
-    Counter operations, pages, pages_ok, bytes, rejected, expired, cancelled, exceptions;
-    Counter unknown_pools;
-    Histogram seconds{kSecondsBounds};
-  };
+  using Cells = TransferCells::Lane;
 
   TransferEngine(PageStore& store, const std::vector<const HostPool*>& pools,
                  const TransferOptions& options, std::function<void(Completion)> on_completion,
@@ -172,13 +183,13 @@ class TransferEngine {
   const HostPool* host_pool(std::uint32_t pool) const {
     return pool < pools_.size() ? pools_[pool].load() : nullptr;
   }
+  Status wait_for_end(std::span<const TransferLane> lanes, TimePoint deadline);
   bool interrupted(const Running& running) const;
   void leave(const Running& running);
   void answer(TransferLane lane, Completion completion);
   void refuse(TransferLane lane, Completion completion, StatusCode code);
 
-  Cells& cells(TransferLane lane) { return cells_[static_cast<std::size_t>(lane)]; }
-  const Cells& cells(TransferLane lane) const { return cells_[static_cast<std::size_t>(lane)]; }
+  Cells& cells(TransferLane lane) const { return cells_->lanes[static_cast<std::size_t>(lane)]; }
   std::deque<Job>& queue(TransferLane lane) { return queues_[static_cast<std::size_t>(lane)]; }
   const std::deque<Job>& queue(TransferLane lane) const {
     return queues_[static_cast<std::size_t>(lane)];
@@ -193,7 +204,7 @@ class TransferEngine {
 
   // Synchronise themselves.
   std::vector<std::atomic<const HostPool*>> pools_;  // [the model's pools]
-  std::array<Cells, kTransferLaneCount> cells_;
+  const std::shared_ptr<TransferCells> cells_;
 
   mutable std::mutex mutex_;
   std::condition_variable work_;                            // something to take, or stopping

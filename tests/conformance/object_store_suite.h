@@ -291,6 +291,33 @@ TEST_P(ObjectStoreSuite, K11_B149_EmptyAndEqualKeysGetTheirOwnAnswers) {
   expect_codes(results, {StatusCode::ok, kBad, StatusCode::ok, kBad});
 }
 
+// A model's objects go, and those of all others stay; also of one whose name begins like its own.
+TEST_P(ObjectStoreSuite, RemovingAPrefixLeavesEverythingElse) {
+  const std::vector<std::string> ours = {"model-a/1", "model-a/2", "model-a/.*", "model-a/2/side"};
+  const std::vector<std::string> others = {"model-b/1", "model-a", "model-ab/1", "x/model-a/1",
+                                           "MODEL-A/1"};
+  for (const auto* keys : {&ours, &others}) {
+    for (const std::string& key : *keys) {
+      ASSERT_EQ(put_object(store(), key, bytes_of(key, 700)), StatusCode::ok) << key;
+    }
+  }
+  const auto count = [&](std::string_view prefix) {
+    return store().remove_prefix(prefix, {.deadline = soon()});
+  };
+  EXPECT_EQ(count("").status().code(), StatusCode::invalid_argument) << "would be everything";
+  EXPECT_EQ(count("model-c/").value(), 0u);
+  EXPECT_EQ(count("model-a/").value(), keeps() ? ours.size() : 0u);
+  for (const std::string& key : ours) {
+    EXPECT_EQ(exists_object(store(), key), StatusCode::not_found) << key;
+  }
+  for (const std::string& key : others) EXPECT_EQ(check_object(store(), key, 700), kept()) << key;
+  EXPECT_EQ(count("model-a/").value(), 0u);
+  EXPECT_EQ(put_object(store(), ours[0], bytes_of(ours[0], 900)), StatusCode::ok);
+  EXPECT_EQ(check_object(store(), ours[0], 900), kept()) << "what comes after it stays";
+  EXPECT_TRUE(store().close(soon()).ok());
+  EXPECT_EQ(count("model-a/").status().code(), StatusCode::failed_precondition);
+}
+
 TEST_P(ObjectStoreSuite, LengthMustBeExact) {
   ASSERT_EQ(put_object(store(), "key", bytes_of("key", 500)), StatusCode::ok);
   const StatusCode wrong = keeps() ? StatusCode::data_loss : StatusCode::not_found;

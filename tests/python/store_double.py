@@ -5,6 +5,7 @@ import ctypes
 import http.server
 import importlib
 import os
+import re
 import socket
 import sys
 import threading
@@ -98,6 +99,14 @@ class Client:
         assert force
         self._enter("remove", keys)
         return [0 if self.world.objects.pop(key, None) is not None else -704 for key in keys]
+
+    def remove_by_regex(self, pattern, force):
+        assert force
+        self._enter("remove_by_regex", [pattern])
+        found = [key for key in self.world.objects if re.search(pattern, key)]
+        for key in found:
+            del self.world.objects[key]
+        return len(found)
 
     def setup_dummy(self, pool, local, address):
         assert (pool, local) == (0, 0)

@@ -55,7 +55,8 @@ def test_golden_requests_are_read():
     bodies = {}
     for number, name in enumerate(["hello", "setup", "add_lane", "add_memory", "remove_memory",
                                    "exists", "get", "put", "remove", "stats", "shutdown",
-                                   "allocate_memory", "free_memory", "put_absent"], 1):
+                                   "allocate_memory", "free_memory", "put_absent",
+                                   "remove_prefix"], 1):
         kind, request, status, size = frames.decode_header(seen[name][:frames.HEADER.size])
         assert (kind, request, status) == (number, number, 0)
         bodies[name] = seen[name][frames.HEADER.size:]
@@ -66,6 +67,7 @@ def test_golden_requests_are_read():
     assert frames.decode_segment(bodies["allocate_memory"]) == (9, 1 << 30)
     assert frames.decode_region(bodies["free_memory"]) == 9
     assert frames.decode_keys(bodies["exists"]) == [b"a", b"key/2", b"z\0\xff"]
+    assert frames.decode_keys(bodies["remove_prefix"]) == [b"a.b/"]
     for name in ("put", "put_absent"):
         assert frames.decode_items(bodies[name]) == (
             [(0, 0, 1), (7, 1 << 33, 262144)], [b"a", b"key/2"], [b"g1", b""])
@@ -173,7 +175,18 @@ def test_bad_items_never_reach_the_client(store, world):
     assert store.exists(keys)[4] == 1 and store.exists(keys)[0] == frames.ITEM_BAD_KEY
     assert store.remove(keys)[0] == frames.ITEM_BAD_KEY
     assert store.exists([b""]) == [frames.ITEM_BAD_KEY]
+    assert store.remove_prefix(b"") == frames.ITEM_BAD_KEY
     assert list(world.objects) == []
+
+
+def test_a_prefix_is_no_pattern(store, world):
+    for key in (b"a.b/1", b"a.b/(2", b"a.b", b"axb/1", b"x/a.b/1", b"a.b/\xff"):
+        world.objects[key] = b"bytes"
+    assert store.remove_prefix(b"a.b/") == 3
+    assert sorted(world.objects) == [b"a.b", b"axb/1", b"x/a.b/1"]
+    for odd in (b"[", b"(", b"\\", b"^$.*+?()[]{}|/"):
+        world.objects[odd + b"1"] = b"bytes"
+        assert store.remove_prefix(odd) == 1
 
 
 # K11, B149: duplicates each get their own answer.

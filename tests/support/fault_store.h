@@ -70,6 +70,10 @@ class FaultStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  Result<std::uint64_t> remove_prefix(std::string_view prefix,
+                                      const CallOptions& options) override {
+    return inner_->remove_prefix(prefix, options);
+  }
   Status wait_until_ready(TimePoint deadline) override {
     return inner_->wait_until_ready(deadline);
   }

@@ -15,7 +15,7 @@ KEY_BYTES_MAX = 1024
 
 HELLO, SETUP, ADD_LANE, ADD_MEMORY, REMOVE_MEMORY = 1, 2, 3, 4, 5
 EXISTS, GET, PUT, REMOVE, STATS, SHUTDOWN = 6, 7, 8, 9, 10, 11
-ALLOCATE_MEMORY, FREE_MEMORY, PUT_ABSENT = 12, 13, 14
+ALLOCATE_MEMORY, FREE_MEMORY, PUT_ABSENT, REMOVE_PREFIX = 12, 13, 14, 15
 REPLY = 0x8000
 
 # Status of a reply.
@@ -93,7 +93,7 @@ def _texts(body, at, lengths):
 
 
 def decode_keys(body):
-    """[key, ...] of EXISTS and REMOVE."""
+    """[key, ...] of EXISTS, REMOVE and REMOVE_PREFIX."""
     count = _count(body)
     end = COUNT.size + 2 * count
     if end > len(body):

@@ -4,6 +4,7 @@ The client crashes or lies where its caller slips: null pointers, calls before s
 keys in a batch, sizes of zero, answers that are too many. None of that gets past this class.
 """
 
+import re
 import time
 
 from hitide.store_agent import client_setup, frames, watch
@@ -140,6 +141,15 @@ class GuardedStore:
             answers = _length_checked(client.batch_remove(list(named), True), len(named), "remove")
             named = dict(zip(named, answers))
         return [named.get(key, frames.ITEM_BAD_KEY) for key in keys] if named else results
+
+    def remove_prefix(self, prefix):
+        """How many objects went whose keys begin with `prefix`, or a code."""
+        client = self._client()
+        if not _usable(prefix):
+            return frames.ITEM_BAD_KEY
+        # All but these characters stand for themselves in the store's regular expressions.
+        pattern = re.sub(rb"[\\^$.*+?()\[\]{}|]", rb"\\\g<0>", prefix)
+        return int(client.remove_by_regex(b"^" + pattern, True))
 
     def close(self):
         """Nothing may be called after this."""

@@ -137,6 +137,7 @@ class Server:
         self._calls = {
             frames.EXISTS: self._exists, frames.GET: self._get, frames.PUT: self._put,
             frames.REMOVE: self._remove, frames.PUT_ABSENT: self._put_absent,
+            frames.REMOVE_PREFIX: self._remove_prefix,
         }
         self._controls = {
             frames.HELLO: self._hello, frames.SETUP: self._setup, frames.ADD_LANE: self._add_lane,
@@ -303,6 +304,12 @@ class Server:
     def _remove(self, body, _fd):
         keys = frames.decode_keys(body)
         return self._results(len(keys), lambda store: store.remove(keys))
+
+    def _remove_prefix(self, body, _fd):
+        keys = frames.decode_keys(body)
+        if len(keys) != 1:
+            raise frames.RequestError(f"one prefix a call, not {len(keys)}")
+        return self._results(1, lambda store: [store.remove_prefix(keys[0])])
 
     def _get(self, body, _fd):
         places, keys, _ = frames.decode_items(body)

@@ -88,6 +88,8 @@ class FileStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  // Reads one block for each object that the store holds.
+  Result<std::uint64_t> remove_prefix(std::string_view prefix, const CallOptions& options) override;
   Status register_memory(const MemoryRegion& region) override;
   Status unregister_memory(std::span<std::byte> bytes) override;
   StoreStats stats() const override;

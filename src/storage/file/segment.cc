@@ -235,6 +235,16 @@ Status SegmentFile::erase(const Place& place, std::string_view key) {
   return error == 0 ? ok_status() : errno_status(error, "write", path_);
 }
 
+std::string SegmentFile::key_at(std::uint64_t offset) const {
+  Block block;
+  const std::int64_t got = read_block(files_, fd_.get(), offset, block);
+  if (got != static_cast<std::int64_t>(kBlockBytes)) return {};
+  const auto header = decode_record(block);
+  const bool object = header && header->kind == RecordKind::object &&
+                      header->segment_id == header_.id && header->offset == offset;
+  return object ? std::string(header->key) : std::string();
+}
+
 Status SegmentFile::sync() const {
   const int result = files_.fdatasync(fd_.get());
   return result < 0 ? errno_status(-result, "sync", path_) : ok_status();

@@ -85,6 +85,9 @@ class SegmentFile {
   // Marks the record as erased, where it still is the one of `key`.
   Status erase(const Place& place, std::string_view key);
 
+  // The key of the record at `offset`; empty where there is none, or it has been erased.
+  std::string key_at(std::uint64_t offset) const;
+
   Status sync() const;
   // Gives back what a failed write has left behind `end`. Nobody may be writing there.
   void trim(std::uint64_t end);

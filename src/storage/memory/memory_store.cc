@@ -125,6 +125,25 @@ CallOutcome MemoryStore::remove(std::span<const std::string_view> keys, std::spa
   });
 }
 
+Result<std::uint64_t> MemoryStore::remove_prefix(std::string_view prefix, const CallOptions&) {
+  if (prefix.empty()) {
+    return Status(StatusCode::invalid_argument, "remove_prefix: an empty prefix would be all");
+  }
+  const CallGate::Pass pass(gate_);
+  if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
+  const std::lock_guard lock(mutex_);
+  std::uint64_t removed = 0;
+  for (auto object = objects_.begin(); object != objects_.end();) {
+    const auto next = std::next(object);
+    if (object->first.starts_with(prefix)) {
+      drop(object);
+      ++removed;
+    }
+    object = next;
+  }
+  return removed;
+}
+
 Status MemoryStore::register_memory(const MemoryRegion&) { return {}; }
 Status MemoryStore::unregister_memory(std::span<std::byte>) { return {}; }
 

@@ -63,6 +63,8 @@ std::string_view to_string(AgentCall call) {
       return "free_memory";
     case AgentCall::put_absent:
       return "put";
+    case AgentCall::remove_prefix:
+      return "remove_prefix";
   }
   return "unknown";
 }

@@ -31,6 +31,7 @@ enum class AgentCall : std::uint16_t {
   allocate_memory,
   free_memory,
   put_absent,
+  remove_prefix,
 };
 std::string_view to_string(AgentCall call);
 

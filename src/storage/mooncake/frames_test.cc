@@ -80,6 +80,9 @@ TEST(FramesTest, RequestsAreTheGoldenOnes) {
   EXPECT_EQ(frame_hex(AgentCall::allocate_memory, 12, encode_segment(9, 1ull << 30)),
             golden.at("allocate_memory"));
   EXPECT_EQ(frame_hex(AgentCall::put_absent, 14, encode_items(items)), golden.at("put_absent"));
+  const std::string_view prefix = "a.b/";
+  EXPECT_EQ(frame_hex(AgentCall::remove_prefix, 15, encode_keys({&prefix, 1})),
+            golden.at("remove_prefix"));
   EXPECT_EQ(frame_hex(AgentCall::free_memory, 13, encode_region(9)), golden.at("free_memory"));
 }
 

@@ -187,6 +187,33 @@ CallOutcome MooncakeStore::remove(std::span<const std::string_view> keys, std::s
   return ask(AgentCall::remove, keys, out, options);
 }
 
+Result<std::uint64_t> MooncakeStore::remove_prefix(std::string_view prefix,
+                                                   const CallOptions& options) {
+  if (!usable_key(prefix, kMooncakeKeyBytesMax)) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("remove_prefix: a prefix of {} bytes; 1 to {} are taken",
+                              prefix.size(), kMooncakeKeyBytesMax));
+  }
+  const CallGate::Pass pass(gate_);
+  if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
+  HITIDE_ASSIGN_OR_RETURN(const std::shared_ptr<AgentSession> session, agent_->session());
+  const std::string stored = stored_key(prefix);
+  const std::string_view key = stored;
+  const FrameBytes body = encode_keys({&key, 1});
+  // The master looks at every key that it has.
+  HITIDE_ASSIGN_OR_RETURN(
+      const FrameBytes answer,
+      session->call(AgentLane::write, {.call = AgentCall::remove_prefix, .body = body},
+                    options.deadline, options_.start_limit));
+  HITIDE_ASSIGN_OR_RETURN(const std::vector<std::int64_t> codes, decode_results(answer, 1));
+  if (codes.front() >= 0) return static_cast<std::uint64_t>(codes.front());
+  if (means_store_down(codes.front())) {
+    return store_down_status(AgentCall::remove_prefix, codes.front());
+  }
+  return Status(meaning_of(AgentCall::remove_prefix, codes.front()),
+                fmt::format("remove_prefix: the store answered {}", codes.front()));
+}
+
 CallOutcome MooncakeStore::ask(AgentCall kind, std::span<const std::string_view> keys,
                                std::span<ItemResult> out, const CallOptions& options) {
   const CallGate::Pass pass(gate_);

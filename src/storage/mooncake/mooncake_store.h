@@ -69,6 +69,9 @@ class MooncakeStore final : public ObjectStore {
   // Forced: also objects that others hold a lease on.
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  // Objects under a lease go too. Nobody of this process may read or write one meanwhile: the store
+  // would give its space to others under their hands.
+  Result<std::uint64_t> remove_prefix(std::string_view prefix, const CallOptions& options) override;
   // ok: the agent has mapped the region, and in standalone mode has had it adopted and tested; so
   // has every later agent, or it is copied for that agent's life, which is warned of and counted.
   // Else the region is not kept: failed_precondition: private memory; invalid_argument: 0 bytes, an

@@ -56,6 +56,13 @@ CallOutcome NullStore::remove(std::span<const std::string_view> keys, std::span<
   });
 }
 
+Result<std::uint64_t> NullStore::remove_prefix(std::string_view prefix, const CallOptions&) {
+  const CallGate::Pass pass(gate_);
+  if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
+  if (!prefix.empty()) return std::uint64_t{0};
+  return Status(StatusCode::invalid_argument, "remove_prefix: an empty prefix would be all");
+}
+
 Status NullStore::register_memory(const MemoryRegion&) { return {}; }
 Status NullStore::unregister_memory(std::span<std::byte>) { return {}; }
 

@@ -22,6 +22,7 @@ class NullStore final : public ObjectStore {
                   const CallOptions& options) override;
   CallOutcome remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                      const CallOptions& options) override;
+  Result<std::uint64_t> remove_prefix(std::string_view prefix, const CallOptions& options) override;
   Status register_memory(const MemoryRegion& region) override;
   Status unregister_memory(std::span<std::byte> bytes) override;
   StoreStats stats() const override;

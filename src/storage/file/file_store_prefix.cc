@@ -1,0 +1,46 @@
+// FileStore: removing what begins with a prefix. The index knows hashes alone, so keys are read
+// from the records; nothing else waits for that.
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "storage/file/file_store.h"
+
+namespace hitide {
+
+Result<std::uint64_t> FileStore::remove_prefix(std::string_view prefix,
+                                               const CallOptions& options) {
+  if (prefix.empty()) {
+    return Status(StatusCode::invalid_argument, "remove_prefix: an empty prefix would be all");
+  }
+  const CallGate::Pass pass(gate_);
+  if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
+  std::vector<KeyHash> keys;
+  {
+    const std::lock_guard lock(mutex_);
+    keys.reserve(index_.size());
+    for (const auto& [key, entry] : index_) keys.push_back(key);
+  }
+  std::uint64_t removed = 0;
+  for (std::size_t i = 0; i < keys.size(); ++i) {
+    if (options.deadline <= SystemClock::instance().now()) {
+      return Status(StatusCode::deadline_exceeded,
+                    fmt::format("remove_prefix: {} removed, {} of {} objects not looked at",
+                                removed, keys.size() - i, keys.size()));
+    }
+    const std::optional<Located> found = locate(keys[i]);
+    if (!found || !found->file) continue;
+    const std::string name = found->file->key_at(found->entry.offset);
+    if (!name.starts_with(prefix)) continue;
+    const ItemResult result = remove_one(name, options);
+    if (result.code != StatusCode::ok) {
+      return Status(result.code,
+                    fmt::format("remove_prefix: {} removed, then '{}' could not be: {}", removed,
+                                name, to_string(result.code)));
+    }
+    ++removed;
+  }
+  return removed;
+}
+
+}  // namespace hitide
