@@ -101,6 +101,15 @@ struct StoreStats {
   std::uint64_t failures = 0;
   std::uint64_t outages = 0;  // times that so many calls failed that further ones were refused
   std::uint64_t refused = 0;  // calls that were refused so
+  // File stores alone.
+  std::uint64_t live_bytes = 0;  // of bytes_used: records of objects that are there
+  std::uint64_t segments = 0;
+  std::uint64_t evicted_segments = 0;
+  std::uint64_t compactions = 0;      // segments that were written anew without what was dead
+  std::uint64_t compacted_bytes = 0;  // that were copied for them
+  std::uint64_t checkpoints = 0;      // written
+  std::uint64_t syncs = 0;            // one may serve many calls
+  std::uint64_t index_bytes = 0;      // memory
 };
 
 class ObjectStore {
@@ -158,6 +167,13 @@ class ObjectStore {
   virtual void release_memory(std::span<std::byte> bytes) { static_cast<void>(bytes); }
 
   virtual StoreStats stats() const = 0;
+
+  // Changes bytes_limit while calls go on; what is too much is evicted soon. invalid_argument: too
+  // small. unimplemented: the limit is not this backend's to change.
+  virtual Status set_bytes_limit(std::uint64_t bytes) {
+    static_cast<void>(bytes);
+    return Status(StatusCode::unimplemented, "this store's limit cannot be changed");
+  }
 
   // Makes everything acknowledged durable as far as the backend knows durability, then releases
   // threads, files and locks.

@@ -1,4 +1,6 @@
 // Runs the conformance suite over every backend of this layer.
+#include <functional>
+
 #include "storage/breaker.h"
 #include "storage/file/file_store.h"
 #include "storage/memory/memory_store.h"
@@ -31,16 +33,27 @@ StoreUnderTest open_breaker() {
                                                   BreakerOptions{})};
 }
 
-StoreUnderTest open_file() {
+StoreUnderTest open_file_with(const std::function<void(FileStoreOptions&)>& change) {
   auto directory = std::make_shared<TempDirectory>();
   FileStoreOptions options;
   options.path = *directory / "store";
   options.bytes_max = 8u << 20;
   options.disk_free_bytes_min = 0;
+  change(options);
   auto store = FileStore::open(options);
   EXPECT_TRUE(store.ok()) << store.status().to_string();
   if (!store.ok()) return {};
   return {.surroundings = directory, .store = std::move(*store)};
+}
+
+StoreUnderTest open_file() {
+  return open_file_with([](FileStoreOptions&) {});
+}
+StoreUnderTest open_file_alone() {
+  return open_file_with([](FileStoreOptions& options) { options.background = false; });
+}
+StoreUnderTest open_file_synced() {
+  return open_file_with([](FileStoreOptions& options) { options.sync_puts = true; });
 }
 
 std::string name_of(const testing::TestParamInfo<StoreKind>& kind) { return kind.param.name; }
@@ -50,12 +63,18 @@ const StoreKind kNull{.name = "null", .open = open_null, .keeps = false};
 const StoreKind kFault{.name = "fault", .open = open_fault};
 const StoreKind kBreaker{.name = "breaker", .open = open_breaker};
 const StoreKind kFile{.name = "file", .open = open_file};
+const StoreKind kFileAlone{.name = "file_without_keeper", .open = open_file_alone};
+const StoreKind kFileSynced{.name = "file_synced", .open = open_file_synced};
 
 INSTANTIATE_TEST_SUITE_P(Stores, ObjectStoreSuite,
-                         testing::Values(kMemory, kNull, kFault, kBreaker, kFile), name_of);
-INSTANTIATE_TEST_SUITE_P(Stores, SizeLimitSuite, testing::Values(kMemory, kFault, kBreaker, kFile),
+                         testing::Values(kMemory, kNull, kFault, kBreaker, kFile, kFileAlone,
+                                         kFileSynced),
                          name_of);
-INSTANTIATE_TEST_SUITE_P(Stores, FullStoreSuite, testing::Values(kMemory, kFault, kBreaker, kFile),
+INSTANTIATE_TEST_SUITE_P(Stores, SizeLimitSuite,
+                         testing::Values(kMemory, kFault, kBreaker, kFile, kFileAlone, kFileSynced),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Stores, FullStoreSuite,
+                         testing::Values(kMemory, kFault, kBreaker, kFile, kFileAlone, kFileSynced),
                          name_of);
 
 }  // namespace

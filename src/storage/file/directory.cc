@@ -188,6 +188,18 @@ FileAt StoreDirectory::segment(std::uint64_t number) const {
           .path = segment_path(path_, number)};
 }
 
+FileAt StoreDirectory::checkpoint(std::uint64_t number) const {
+  FileAt file = segment(number);
+  for (std::string* text : {&file.name, &file.path}) text->replace(text->size() - 4, 4, ".idx");
+  return file;
+}
+
+FileAt StoreDirectory::fresh_checkpoint(std::uint64_t number) const {
+  FileAt file = checkpoint(number);
+  for (std::string* text : {&file.name, &file.path}) *text += ".new";
+  return file;
+}
+
 std::vector<SegmentPath> StoreDirectory::list() const {
   std::vector<std::string> beyond;
   std::vector<SegmentPath> found =

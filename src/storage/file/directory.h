@@ -4,6 +4,7 @@
 //   FORMAT               one line: what this is, and its version; an older one is raised when the
 //                        store is opened for writing
 //   segments/000001.seg  see record.h
+//   segments/000001.idx  see checkpoint.h
 #pragma once
 
 #include <cstdint>
@@ -59,7 +60,9 @@ class StoreDirectory {
   int fd() const { return directory_.get(); }
   int segments_fd() const { return segments_.get(); }
   FileAt segment(std::uint64_t number) const;
-  std::vector<SegmentPath> list() const;  // warns of numbers that are left out
+  FileAt checkpoint(std::uint64_t number) const;
+  FileAt fresh_checkpoint(std::uint64_t number) const;  // while it is being written
+  std::vector<SegmentPath> list() const;                // warns of numbers that are left out
   // As it was when the directory was opened.
   int format() const { return format_; }
   // Which process has the store open for writing; 0: none, or it cannot be known.

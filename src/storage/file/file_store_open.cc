@@ -7,23 +7,33 @@
 #include <system_error>
 #include <utility>
 
+#include <fcntl.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "storage/file/inspect.h"
 
 namespace hitide {
 namespace {
 
 constexpr std::uint64_t kBytesMaxLeast = 1u << 20;
+constexpr std::uint32_t kPayloadBytesMost = 0x7fffffff;
+constexpr std::size_t kSlotsMax = 60'000;
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 
-std::uint64_t segment_bytes_for(const FileStoreOptions& options) {
+std::uint64_t segment_bytes_for(std::uint64_t wanted, std::uint64_t bytes_max) {
   // Few enough to keep all of them open, enough for eviction to take small bites.
-  const std::uint64_t least = options.bytes_max / 256;
-  const std::uint64_t most = options.bytes_max / 8;
-  return round_up_to_block(std::clamp(options.segment_bytes, least, most));
+  return round_up_to_block(std::clamp(wanted, bytes_max / 256, bytes_max / 8));
+}
+
+Status check_limit(const std::string& path, std::uint64_t bytes) {
+  if (bytes >= kBytesMaxLeast) return {};
+  return Status(StatusCode::invalid_argument,
+                fmt::format("file store in {}: a limit of {} bytes is too small, the least is {}",
+                            path, bytes, kBytesMaxLeast));
 }
 
 std::uint64_t seed_for(const FileStoreOptions& options) {
@@ -45,20 +55,21 @@ TimePoint now() { return SystemClock::instance().now(); }
 // between one segment and the next were objects at the end of the first; what the last segment has
 // lost behind its last header is not known.
 void report_dropped(const std::string& path, std::span<const SegmentPath> found,
-                    std::span<const SegmentScan> scans) {
+                    std::span<const SegmentScan* const> scans) {
   std::uint64_t segments = 0;
   std::uint64_t bytes = 0;
   std::uint64_t objects = 0;
   std::string first;
   for (std::size_t i = 0; i < scans.size(); ++i) {
-    std::uint64_t missing = scans[i].cut_objects;
+    std::uint64_t missing = scans[i]->cut_objects;
     const bool next = i + 1 < scans.size() && found[i + 1].number == found[i].number + 1;
-    if (next && scans[i].sequence_max != 0 && scans[i + 1].sequence_min > scans[i].sequence_max) {
-      missing += scans[i + 1].sequence_min - scans[i].sequence_max - 1;
+    if (next && scans[i]->sequence_max != 0 &&
+        scans[i + 1]->sequence_min > scans[i]->sequence_max) {
+      missing += scans[i + 1]->sequence_min - scans[i]->sequence_max - 1;
     }
-    if (missing == 0 && scans[i].damaged_bytes == 0) continue;
+    if (missing == 0 && scans[i]->damaged_bytes == 0) continue;
     if (segments++ == 0) first = found[i].path;
-    bytes += scans[i].damaged_bytes;
+    bytes += scans[i]->damaged_bytes;
     objects += missing;
   }
   if (segments == 0) return;
@@ -77,13 +88,14 @@ void report_dropped(const std::string& path, std::span<const SegmentPath> found,
 
 FileStore::FileStore(const FileStoreOptions& options, StoreDirectory directory)
     : options_(options),
-      segment_bytes_(segment_bytes_for(options)),
       files_(options.files != nullptr ? *options.files : FileSystem::real()),
       clock_(options.clock != nullptr ? *options.clock : SystemClock::instance()),
       unix_seconds_(options.unix_seconds != nullptr ? options.unix_seconds : system_unix_seconds),
       directory_(std::move(directory)),
+      bytes_max_(options.bytes_max),
+      segment_bytes_(segment_bytes_for(options.segment_bytes, options.bytes_max)),
       random_(seed_for(options)) {
-  stats_.bytes_limit = options.bytes_max;
+  intern("");
 }
 
 Result<std::unique_ptr<FileStore>> FileStore::open(const FileStoreOptions& options) {
@@ -92,22 +104,22 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const FileStoreOptions& optio
                   "file store: no directory was given (the key path of the storage configuration, "
                   "or --directory of doctor)");
   }
-  if (options.bytes_max < kBytesMaxLeast) {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("file store in {}: a limit of {} bytes is too small, the least is {}",
-                              options.path, options.bytes_max, kBytesMaxLeast));
-  }
+  HITIDE_RETURN_IF_ERROR(check_limit(options.path, options.bytes_max));
   HITIDE_ASSIGN_OR_RETURN(StoreDirectory directory, StoreDirectory::open(options.path));
   std::unique_ptr<FileStore> store(new FileStore(options, std::move(directory)));
   store->recover();
-  HITIDE_RETURN_IF_ERROR(store->start_sync_thread());
+  HITIDE_RETURN_IF_ERROR(store->start_threads());
   return store;
 }
 
-Status FileStore::start_sync_thread() {
+Status FileStore::start_threads() {
   try {
+    keeping_ = options_.background;
+    if (options_.background) keeper_thread_ = std::thread([this] { keep(); });
     sync_thread_ = std::thread([this] { sync_loop(); });
   } catch (const std::system_error& error) {
+    const std::lock_guard lock(mutex_);
+    if (!keeper_thread_.joinable()) keeping_ = false;
     return Status(StatusCode::resource_exhausted,
                   fmt::format("file store in {}: no thread could be started: {}", options_.path,
                               error.what()));
@@ -120,57 +132,41 @@ FileStore::~FileStore() { close(kNoDeadline).ignore(); }
 void FileStore::recover() {
   const TimePoint began = now();
   const std::vector<SegmentPath> found = directory_.list();
-  std::vector<std::shared_ptr<SegmentFile>> files(found.size());
-  std::vector<SegmentScan> scans(found.size());
-  std::vector<std::vector<FoundRecord>> records(found.size());
+  std::vector<Recovered> recovered(found.size());
   std::atomic<std::size_t> next = 0;
-  const auto scan_some = [&] {
+  const auto recover_some = [&] {
     for (std::size_t i = next++; i < found.size(); i = next++) {
-      auto file = SegmentFile::open(files_, directory_.segment(found[i].number), found[i].number,
-                                    SegmentFile::Access::read_and_write);
-      const auto note = [&](const RecordHeader& header) {
-        if (header.kind != RecordKind::object) return;
-        records[i].push_back({.key = hash_key(header.key),
-                              .offset = header.offset,
-                              .payload_bytes = header.payload_bytes});
-      };
-      Result<SegmentScan> scan =
-          file.ok() ? (*file)->scan(note) : Result<SegmentScan>(file.status());
-      if (!scan.ok()) {
-        log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
-                    {{"path", found[i].path}, {"error", scan.status().to_string()}});
-        records[i].clear();
-        continue;
-      }
-      files[i] = std::move(*file);
-      scans[i] = std::move(*scan);
+      recovered[i] = recover_segment(found[i]);
     }
   };
   std::vector<std::thread> threads;
   const std::size_t helpers = std::min<std::size_t>(options_.scan_threads, found.size());
   try {
-    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(scan_some);
+    for (std::size_t i = 1; i < helpers; ++i) threads.emplace_back(recover_some);
   } catch (const std::system_error&) {
     // Then fewer threads do it, at least this one.
   }
-  scan_some();
+  recover_some();
   for (std::thread& thread : threads) thread.join();
 
+  std::vector<const SegmentScan*> scans;
+  for (const Recovered& segment : recovered) scans.push_back(&segment.scan);
   report_dropped(options_.path, found, scans);
   std::uint64_t damaged_bytes = 0;
+  std::vector<IndexEntry> superseded;
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    damaged_bytes += recovered[i].scan.damaged_bytes;
+    adopt(found[i], std::move(recovered[i]), superseded);
+  }
   {
     const std::lock_guard lock(mutex_);
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      damaged_bytes += scans[i].damaged_bytes;
-      adopt(found[i], std::move(files[i]), scans[i], records[i]);
-    }
     // Appending goes on in the newest segment, so that many short runs do not make many files.
     if (!segments_.empty()) {
       const auto& [number, segment] = *segments_.rbegin();
       if (segment.file != nullptr && segment.end < segment_bytes_) active_ = number;
     }
   }
-  const std::lock_guard maintenance(maintenance_mutex_);
+  settle_copies(superseded);
   while (stats().bytes_used > options_.bytes_max && evict_oldest(Victim::any).ok()) {
   }
   const StoreStats opened = stats();
@@ -182,21 +178,155 @@ void FileStore::recover() {
                                {"ms", fmt::format("{:.1f}", to_milliseconds(now() - began))}});
 }
 
-void FileStore::adopt(const SegmentPath& found, std::shared_ptr<SegmentFile> file,
-                      const SegmentScan& scan, std::span<const FoundRecord> records) {
-  Segment& segment = segments_[found.number];
-  segment.end = file != nullptr ? scan.end : found.bytes;
-  segment.file = std::move(file);
-  for (const FoundRecord& record : records) {
-    segment.keys.push_back(record.key);
-    // A later record of a key takes the place of an earlier one, whose write had failed.
-    index_[record.key] = {
-        .segment = found.number, .offset = record.offset, .payload_bytes = record.payload_bytes};
+// Where a checkpoint tells of the segment, only the records behind it are looked at.
+FileStore::Recovered FileStore::recover_segment(const SegmentPath& found) {
+  Recovered segment;
+  auto file = SegmentFile::open(files_, directory_.segment(found.number), found.number,
+                                SegmentFile::Access::read_and_write);
+  Status status = file.status();
+  if (status.ok()) {
+    std::uint64_t from = kBlockBytes;
+    if (auto known = read_checkpoint(found, **file)) {
+      segment.known = *std::move(known);
+      segment.checkpoint_end = from = segment.known.end;
+    }
+    std::map<std::string, std::uint16_t, std::less<>> names;
+    for (const std::string& name : segment.known.names) {
+      names.emplace(name, static_cast<std::uint16_t>(names.size()));
+    }
+    const auto note = [&](const RecordHeader& header) {
+      if (header.kind != RecordKind::object || header.payload_bytes > kPayloadBytesMost) return;
+      const auto [name, fresh] = names.try_emplace(std::string(namespace_of(header.key)),
+                                                   static_cast<std::uint16_t>(names.size()));
+      if (fresh) segment.known.names.push_back(name->first);
+      IndexEntry entry;
+      entry.key = hash_key(header.key);
+      entry.block = static_cast<std::uint32_t>(header.offset / kBlockBytes);
+      entry.payload_bytes = static_cast<std::uint32_t>(header.payload_bytes) & kPayloadBytesMost;
+      entry.written_s = header.written_s;
+      entry.space = name->second;
+      segment.known.entries.push_back(entry);
+    };
+    auto scan = (*file)->scan(note, from);
+    status = scan.status();
+    if (scan.ok()) segment.scan = *scan;
   }
-  bytes_used_ += segment.end;
-  // A name alone does not use up numbers: anybody can have made the file.
-  if (segment.file != nullptr) next_segment_ = std::max(next_segment_, found.number + 1);
-  next_sequence_ = std::max(next_sequence_, scan.sequence_max + 1);
+  if (!status.ok()) {
+    log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
+                {{"path", found.path}, {"error", status.to_string()}});
+    return {};
+  }
+  SegmentScan& scan = segment.scan;
+  scan.damaged_bytes += segment.known.damaged_bytes;
+  scan.sequence_max = std::max(scan.sequence_max, segment.known.sequence_max);
+  if (segment.known.sequence_min != 0) scan.sequence_min = segment.known.sequence_min;
+  segment.file = std::move(*file);
+  return segment;
+}
+
+std::optional<Checkpoint> FileStore::read_checkpoint(const SegmentPath& found,
+                                                     const SegmentFile& file) {
+  const auto fd = open_plain(files_, directory_.checkpoint(found.number), O_RDONLY);
+  struct stat info {};
+  if (!fd.ok() || ::fstat(fd->get(), &info) != 0) return std::nullopt;
+  const auto size = static_cast<std::uint64_t>(info.st_size);
+  if (size > kCheckpointBytesMax) return std::nullopt;
+  std::vector<std::byte> bytes(size);
+  iovec buffer{.iov_base = bytes.data(), .iov_len = bytes.size()};
+  const std::int64_t got = transfer_fully(files_, Transfer::read, fd->get(), {&buffer, 1}, 0);
+  if (got != static_cast<std::int64_t>(size)) return std::nullopt;
+  auto checkpoint = decode_checkpoint(bytes);
+  const bool ours = checkpoint && checkpoint->number == found.number &&
+                    checkpoint->id == file.id() && checkpoint->end >= kBlockBytes &&
+                    checkpoint->end % kBlockBytes == 0 &&
+                    checkpoint->end <= round_up_to_block(found.bytes);
+  return ours ? std::move(checkpoint) : std::nullopt;
+}
+
+// A later record of a key takes the place of an earlier one, of which a compaction that was
+// interrupted has left a copy.
+void FileStore::adopt(const SegmentPath& found, Recovered recovered,
+                      std::vector<IndexEntry>& superseded) {
+  std::vector<std::uint16_t> spaces;
+  for (const std::string& name : recovered.known.names) spaces.push_back(intern(name));
+  std::uint16_t slot = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    slot = static_cast<std::uint16_t>(slots_.size());
+    // More files than can be open are not ours.
+    const bool usable = recovered.file != nullptr && slots_.size() < kSlotsMax;
+    Segment& segment = segments_[found.number];
+    segment.end = usable ? recovered.scan.end : found.bytes;
+    bytes_used_ += segment.end;
+    if (!usable) return;
+    slots_.push_back({.number = found.number, .file = recovered.file});
+    segment.file = std::move(recovered.file);
+    segment.slot = slot;
+    segment.damaged_bytes = recovered.scan.damaged_bytes;
+    segment.sequence_min = recovered.scan.sequence_min;
+    segment.sequence_max = recovered.scan.sequence_max;
+    segment.checkpoint_end = recovered.checkpoint_end;
+    // A name alone does not use up numbers: anybody can have made the file.
+    next_segment_ = std::max(next_segment_, found.number + 1);
+    next_sequence_ = std::max(next_sequence_, recovered.scan.sequence_max + 1);
+  }
+  for (IndexEntry entry : recovered.known.entries) {
+    entry.segment = slot;
+    entry.space = spaces[entry.space];
+    if (const auto old = index_.put(entry)) {
+      account(*old, false);
+      superseded.push_back(*old);
+    }
+    account(entry, true);
+  }
+}
+
+// Of two records of a key one is erased: else it would come back once the other is removed.
+void FileStore::settle_copies(std::span<const IndexEntry> superseded) {
+  Status first;
+  for (const IndexEntry& entry : superseded) {
+    Status status = settle_copy(entry);
+    if (first.ok()) first = std::move(status);
+  }
+  if (first.ok()) return;
+  log_warning("file_store_failure", {{"path", options_.path}, {"error", first.to_string()}});
+}
+
+// The later one stays, once it is known to be good and to last; else the older one does.
+Status FileStore::settle_copy(const IndexEntry& older) {
+  const auto later = locate(older.key);
+  if (!later) return {};
+  const IndexEntry& entry = later->entry;
+  const auto record = later->file->read_record(
+      {.offset = entry.offset(), .payload_bytes = entry.payload_bytes}, entry.key);
+  if (record.ok()) {
+    HITIDE_RETURN_IF_ERROR(later->file->sync());
+    return erase_record(older);
+  }
+  if (record.status().code() != StatusCode::data_loss) return record.status();
+  if (!index_.replace(entry, older)) return {};
+  account(entry, false);
+  account(older, true);
+  return erase_record(entry);
+}
+
+Status FileStore::set_bytes_limit(std::uint64_t bytes) {
+  const CallGate::Pass pass(gate_);
+  if (!pass) return Status(StatusCode::failed_precondition, "the store is closed");
+  HITIDE_RETURN_IF_ERROR(check_limit(options_.path, bytes));
+  bool by_keeper = false;
+  {
+    const std::lock_guard lock(mutex_);
+    bytes_max_ = bytes;
+    segment_bytes_ = segment_bytes_for(options_.segment_bytes, bytes);
+    by_keeper = keeping_;
+    keeper_called_ = true;
+    keeper_wake_.notify_all();
+  }
+  log_info("file_store_limit", {{"path", options_.path}, {"bytes_max", bytes}});
+  while (!by_keeper && stats().bytes_used > bytes && evict_oldest(Victim::any).ok()) {
+  }
+  return {};
 }
 
 Status FileStore::close(TimePoint deadline) {
@@ -211,7 +341,10 @@ Status FileStore::close(TimePoint deadline) {
     std::unique_lock lock(mutex_);
     stopping_ = true;
     wake_.notify_all();
-    const auto done = [this] { return stopped_ || !sync_thread_.joinable(); };
+    keeper_wake_.notify_all();
+    const auto done = [this] {
+      return (stopped_ || !sync_thread_.joinable()) && (!keeping_ || !keeper_thread_.joinable());
+    };
     if (deadline == kNoDeadline) {
       synced_.wait(lock, done);
     } else if (!synced_.wait_until(lock, deadline, done)) {
@@ -219,11 +352,17 @@ Status FileStore::close(TimePoint deadline) {
                     fmt::format("file store in {}: the last sync is not done", options_.path));
     }
     status = last_sync_;
+  }
+  if (keeper_thread_.joinable()) keeper_thread_.join();
+  if (sync_thread_.joinable()) sync_thread_.join();
+  {
+    const std::lock_guard lock(mutex_);
     segments_.clear();
-    index_.clear();
+    slots_.clear();
+    graveyard_.clear();
     active_ = 0;
   }
-  if (sync_thread_.joinable()) sync_thread_.join();
+  index_.clear();
   directory_.close();
   closed_ = true;
   return status;
@@ -233,18 +372,23 @@ Status FileStore::close(TimePoint deadline) {
 
 void FileStore::sync_loop() {
   std::unique_lock lock(mutex_);
-  const auto stopping = [this] { return stopping_; };
+  const auto wanted = [this] { return stopping_ || syncs_wanted_ > syncs_done_; };
   while (!stopped_) {
     if (options_.sync_interval_ms == 0) {
-      wake_.wait(lock, stopping);
+      wake_.wait(lock, wanted);
     } else {
-      wake_.wait_for(lock, std::chrono::milliseconds(options_.sync_interval_ms), stopping);
+      wake_.wait_for(lock, std::chrono::milliseconds(options_.sync_interval_ms), wanted);
     }
     const bool last = stopping_;
+    // What the keeper writes is synced too.
+    if (last) synced_.wait(lock, [this] { return !keeping_; });
+    const std::uint64_t serves = syncs_wanted_;
     lock.unlock();
     Status status;
     try {
       status = sync_dirty();
+      while (last && status.ok() && checkpoint_step(true)) {
+      }
     } catch (const std::exception& error) {
       status = Status(StatusCode::internal, error.what());
     }
@@ -253,22 +397,51 @@ void FileStore::sync_loop() {
                   {{"path", options_.path}, {"error", status.to_string()}});
     }
     lock.lock();
-    if (!status.ok()) ++stats_.failures;
+    ++stats_.syncs;
+    if (!status.ok()) {
+      ++stats_.failures;
+      syncs_failed_ = serves;
+    }
     last_sync_ = std::move(status);
+    syncs_done_ = serves;
     stopped_ = last;
+    synced_.notify_all();
   }
-  synced_.notify_all();
+}
+
+// For calls whose records must be on the disk before they answer. One sync serves all that wait
+// when it begins; it covers what they have written, as that was done before they asked.
+void FileStore::settle(std::span<ItemResult> out, TimePoint deadline) {
+  const auto written = [](const ItemResult& result) { return result.code == StatusCode::ok; };
+  if (std::none_of(out.begin(), out.end(), written)) return;
+  StatusCode code = StatusCode::ok;
+  {
+    std::unique_lock lock(mutex_);
+    const std::uint64_t ticket = ++syncs_wanted_;
+    wake_.notify_all();
+    const auto served = [&] { return syncs_done_ >= ticket; };
+    if (deadline == kNoDeadline) {
+      synced_.wait(lock, served);
+    } else if (!synced_.wait_until(lock, deadline, served)) {
+      code = StatusCode::deadline_exceeded;
+    }
+    if (code == StatusCode::ok && ticket <= syncs_failed_) code = StatusCode::unavailable;
+  }
+  if (code == StatusCode::ok) return;
+  for (ItemResult& result : out) {
+    if (written(result)) result = {.code = code};
+  }
 }
 
 // Answers the first failure, after trying everything.
 Status FileStore::sync_dirty() {
-  std::vector<std::shared_ptr<SegmentFile>> dirty;
+  std::vector<std::pair<std::uint64_t, std::shared_ptr<SegmentFile>>> dirty;
   std::shared_ptr<SegmentFile> active;
   bool directory = false;
   {
     const std::lock_guard lock(mutex_);
     for (auto& [number, segment] : segments_) {
-      if (segment.dirty) dirty.push_back(segment.file);
+      if (segment.dirty) dirty.emplace_back(number, segment.file);
       segment.dirty = false;
       if (number == active_) active = segment.file;
     }
@@ -276,11 +449,17 @@ Status FileStore::sync_dirty() {
   }
   Status first = attached();
   if (first.code() == StatusCode::failed_precondition) return {};  // said, and nobody's loss
-  for (const auto& file : dirty) {
-    if (Status status = file->sync(); first.ok()) first = std::move(status);
+  for (const auto& [number, file] : dirty) {
+    Status status = file->sync();
+    if (!status.ok()) distrust(number);
+    if (first.ok()) first = std::move(status);
   }
   if (directory) {
     const int result = files_.fdatasync(directory_.segments_fd());
+    if (result < 0) {
+      const std::lock_guard lock(mutex_);
+      directory_dirty_ = true;
+    }
     if (result < 0 && first.ok()) {
       first = errno_status(-result, "sync", segments_directory(options_.path));
     }
@@ -293,6 +472,15 @@ Status FileStore::sync_dirty() {
     if (segment != segments_.end() && segment->second.file == active) active_ = 0;
   }
   return first;
+}
+
+// The kernel may have dropped what it could not write, and says so once: it is not written again.
+void FileStore::distrust(std::uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto segment = segments_.find(number);
+  if (segment == segments_.end()) return;
+  slots_[segment->second.slot].suspect = true;
+  if (active_ == number && segment->second.end > kBlockBytes) active_ = 0;
 }
 
 }  // namespace hitide

@@ -8,12 +8,11 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "storage/file/inspect.h"
 
 namespace hitide {
 namespace {
 
-// All are open; small ones, where files may not grow, must not use up the descriptors.
-constexpr std::size_t kSegmentsMax = 512;
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 constexpr Duration kStuckPause = std::chrono::seconds(30);
 // Short: writing goes on soon after space has come back.
@@ -72,8 +71,9 @@ std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes
   if (active_ == 0) return std::nullopt;
   Segment& segment = segments_.at(active_);
   const bool fits = segment.end + bytes <= segment_bytes_ || segment.end == kBlockBytes;
-  if (!fits || bytes_used_ + bytes > options_.bytes_max) return std::nullopt;
+  if (!fits || bytes_used_ + bytes > bytes_max_) return std::nullopt;
   Reservation place{.segment = active_,
+                    .slot = segment.slot,
                     .offset = segment.end,
                     .bytes = bytes,
                     .sequence = next_sequence_++,
@@ -84,37 +84,46 @@ std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes
   return place;
 }
 
-FileStore::Refusal FileStore::reserve(std::uint64_t bytes, Reservation& place) {
+// New segments begin in the caller's thread, which takes a moment; deleting old ones can take long,
+// and is the keeper's work.
+FileStore::Refusal FileStore::reserve(std::uint64_t bytes, TimePoint deadline, Reservation& place) {
   const auto reserved = [&] {
     auto got = try_reserve(bytes);
     if (got) place = *std::move(got);
     return got.has_value();
   };
   if (reserved()) return {};
-  const std::lock_guard maintenance(maintenance_mutex_);
-  while (!reserved()) {
-    if (Refusal refusal = make_room(bytes); !refusal.status.ok()) return refusal;
+  while (true) {
+    {
+      const std::lock_guard rolling(roll_mutex_);
+      if (reserved()) return {};
+      if (!store_is_full(bytes) && disk_has_room(bytes + kBlockBytes)) {
+        if (Refusal refusal = begin_segment(); !refusal.status.ok()) return refusal;
+        if (reserved()) return {};
+        continue;
+      }
+    }
+    Refusal refusal = run_errand([this, bytes] { return make_room(bytes); }, deadline);
+    if (!refusal.status.ok()) return refusal;
   }
-  return {};
 }
 
-// One step towards room for a record: a segment less, or a new one. Fails when neither is possible,
-// so that the caller's loop ends.
+bool FileStore::store_is_full(std::uint64_t bytes) const {
+  const std::lock_guard lock(mutex_);
+  return bytes_used_ + bytes + kBlockBytes > bytes_max_ || segments_.size() >= kSegmentsMax;
+}
+
+// One step towards room for a record: a segment less, where there is too little room. Fails when
+// that is not possible, so that the caller's loop ends.
 FileStore::Refusal FileStore::make_room(std::uint64_t bytes) {
-  const std::uint64_t needed = bytes + kBlockBytes;
-  bool full = false;
-  {
-    const std::lock_guard lock(mutex_);
-    full = bytes_used_ + needed > options_.bytes_max || segments_.size() >= kSegmentsMax;
-  }
-  if (full) {
+  if (store_is_full(bytes)) {
     const auto evicted = evict_oldest(Victim::any);
     if (evicted.ok()) return {};
     const bool no_victim = evicted.status().code() == StatusCode::resource_exhausted;
     return {.status = evicted.status(), .bound = no_victim ? Bound::store_limit : Bound::none};
   }
-  if (!disk_has_room(needed)) return make_disk_room(needed);
-  return begin_segment();
+  const std::uint64_t needed = bytes + kBlockBytes;
+  return disk_has_room(needed) ? Refusal{} : make_disk_room(needed);
 }
 
 // The disk has less than it should keep free. One old segment goes where that can help: where all
@@ -139,7 +148,6 @@ FileStore::Refusal FileStore::make_disk_room(std::uint64_t needed) {
 // For a record that did not fit on the disk, whatever the disk had said before. True: old segments
 // of at least its size have gone, and it may fit now.
 bool FileStore::make_way(std::uint64_t bytes) {
-  const std::lock_guard maintenance(maintenance_mutex_);
   if (!eviction_allowed() || evictable_bytes() < bytes) return false;
   std::uint64_t freed = 0;
   while (freed < bytes) {
@@ -180,13 +188,18 @@ void FileStore::note_eviction(bool helped) {
 
 // ---- writing and pausing ------------------------------------------------------------------------
 
-FileStore::Refusal FileStore::write_object(const PutItem& item, const KeyHash& key,
-                                           std::uint64_t payload_bytes) {
-  const std::uint64_t bytes = record_bytes(payload_bytes);
-  Refusal refusal = write_once(item, key, payload_bytes);
-  if (refusal.again) refusal = write_once(item, key, payload_bytes);
-  if (refusal.bound == Bound::disk_full && make_way(bytes)) {
-    refusal = write_once(item, key, payload_bytes);
+FileStore::Refusal FileStore::write_object(const NewObject& object) {
+  const std::uint64_t bytes = record_bytes(object.payload_bytes);
+  Refusal refusal = write_once(object);
+  if (refusal.again) refusal = write_once(object);
+  const auto way_is_made = [&] {
+    const auto work = [this, bytes] {
+      return make_way(bytes) ? Refusal{} : Refusal{.status = Status(StatusCode::internal, "no")};
+    };
+    return run_errand(work, object.deadline).status.ok();
+  };
+  if (refusal.bound == Bound::disk_full && way_is_made()) {
+    refusal = write_once(object);
     note_eviction(refusal.bound != Bound::disk_full);
   }
   if (pauses_writes(refusal.bound)) pause_writes(refusal);
@@ -194,26 +207,46 @@ FileStore::Refusal FileStore::write_object(const PutItem& item, const KeyHash& k
   return refusal;
 }
 
-FileStore::Refusal FileStore::write_once(const PutItem& item, const KeyHash& key,
-                                         std::uint64_t payload_bytes) {
+FileStore::Refusal FileStore::write_once(const NewObject& object) {
+  const std::uint16_t space = intern(namespace_of(object.key));
   Reservation place;
-  if (Refusal refusal = reserve(record_bytes(payload_bytes), place); !refusal.status.ok()) {
-    return refusal;
-  }
-  place.file->allocate_ahead(place.offset, place.offset + place.bytes, segment_bytes_);
+  Refusal refusal = reserve(record_bytes(object.payload_bytes), object.deadline, place);
+  if (!refusal.status.ok()) return refusal;
+  place.file->allocate_ahead(place.offset, place.offset + place.bytes, segment_bytes());
+  const std::uint32_t written_s = unix_seconds_();
   const int error = place.file->write({.offset = place.offset,
                                        .sequence = place.sequence,
-                                       .written_s = unix_seconds_(),
-                                       .key = item.key},
-                                      item.buffers);
+                                       .written_s = written_s,
+                                       .key = object.key},
+                                      object.buffers);
   if (error == 0) {
-    publish(place, key, payload_bytes);
+    publish(place, entry_for(place, object.hash, object.payload_bytes, written_s, space));
     return {};
   }
-  Refusal refusal = refusal_for(error, "write", place.file->path());
+  refusal = refusal_for(error, "write", place.file->path());
   refusal.again = refusal.bound == Bound::file_size && place.offset > kBlockBytes;
   abandon(place, refusal.bound);
   return refusal;
+}
+
+// What the store has written itself needs no verifying.
+IndexEntry FileStore::entry_for(const Reservation& place, const KeyHash& key,
+                                std::uint64_t payload_bytes, std::uint32_t written_s,
+                                std::uint16_t space) {
+  IndexEntry entry;
+  entry.key = key;
+  entry.block = static_cast<std::uint32_t>(place.offset / kBlockBytes);
+  entry.payload_bytes = static_cast<std::uint32_t>(payload_bytes) & 0x7fffffffu;
+  entry.verified = 1;
+  entry.written_s = written_s;
+  entry.segment = place.slot;
+  entry.space = space;
+  return entry;
+}
+
+std::uint64_t FileStore::segment_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return segment_bytes_;
 }
 
 // Bounds that the store cannot move by itself.
@@ -228,6 +261,7 @@ bool FileStore::writes_paused() const {
 
 void FileStore::pause_writes(const Refusal& refusal) {
   std::uint64_t used = 0;
+  std::uint64_t limit = 0;
   {
     const std::lock_guard lock(mutex_);
     const TimePoint time = clock_.now();
@@ -236,6 +270,7 @@ void FileStore::pause_writes(const Refusal& refusal) {
     pause_said_ = true;
     pause_said_until_ = time + kWritePauseLogPause;
     used = bytes_used_;
+    limit = bytes_max_;
   }
   log_warning("file_store_writes_paused",
               {{"path", options_.path},
@@ -244,7 +279,7 @@ void FileStore::pause_writes(const Refusal& refusal) {
                {"disk_free_bytes", free_bytes()},
                {"disk_free_bytes_min", options_.disk_free_bytes_min},
                {"bytes", used},
-               {"bytes_max", options_.bytes_max},
+               {"bytes_max", limit},
                {"effect", "what is stored is still read; writing goes on when there is space"},
                {"help", help(refusal.bound)}});
 }
@@ -280,14 +315,27 @@ FileStore::Refusal FileStore::begin_segment() {
   auto file = SegmentFile::create(files_, at, header, error);
   if (file == nullptr) return refusal_for(error, "create", at.path);
   const std::lock_guard lock(mutex_);
+  const std::uint16_t slot = free_slot();
+  slots_[slot] = {.number = header.number, .file = file};
   Segment& segment = segments_[header.number];
   segment.file = std::move(file);
+  segment.slot = slot;
   segment.end = kBlockBytes;
   segment.dirty = true;
   bytes_used_ += kBlockBytes;
   directory_dirty_ = true;
   active_ = header.number;
+  keeper_called_ = true;  // the one before can have its checkpoint
+  keeper_wake_.notify_all();
   return {};
+}
+
+std::uint16_t FileStore::free_slot() {
+  const auto found =
+      std::find_if(slots_.begin(), slots_.end(), [](const Slot& slot) { return slot.number == 0; });
+  const auto slot = static_cast<std::uint16_t>(found - slots_.begin());
+  if (found == slots_.end()) slots_.emplace_back();
+  return slot;
 }
 
 bool FileStore::evictable(std::uint64_t number, const Segment& segment, Victim victim) const {
@@ -298,6 +346,7 @@ bool FileStore::evictable(std::uint64_t number, const Segment& segment, Victim v
 // Deletes the oldest segment that nobody writes to and that lets itself be deleted.
 Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
   HITIDE_RETURN_IF_ERROR(attached());
+  const std::lock_guard evicting(evict_mutex_);
   while (true) {
     std::uint64_t number = 0;
     {
@@ -309,25 +358,71 @@ Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
         return Status(StatusCode::resource_exhausted,
                       fmt::format("file store in {}: its own limit of {} bytes is reached, {} are "
                                   "used, and no segment can be deleted now: raise the limit",
-                                  options_.path, options_.bytes_max, bytes_used_));
+                                  options_.path, bytes_max_, bytes_used_));
       }
       number = oldest->first;
       if (number == active_) active_ = 0;
     }
-    const FileAt file = directory_.segment(number);
-    const int result = files_.unlink(file);
+    const auto bytes = delete_segment(number);
+    if (!bytes.ok()) continue;  // said, and passed over from now on
+    bury();
+    const std::lock_guard lock(mutex_);
+    ++stats_.evicted_segments;
+    return bytes;
+  }
+}
+
+// The bytes of its file, which is deleted, with its checkpoint; what was in it is forgotten.
+Result<std::uint64_t> FileStore::delete_segment(std::uint64_t number) {
+  bool told = false;
+  {
+    const std::lock_guard lock(mutex_);
+    told = std::exchange(segments_.at(number).checkpoint_end, 0) > 0;
+  }
+  if (told) files_.unlink(directory_.checkpoint(number));
+  const FileAt file = directory_.segment(number);
+  const int result = files_.unlink(file);
+  if (result == 0 || result == -ENOENT) return drop(number);
+  const Status status = errno_status(-result, "delete", file.path);
+  {
+    const std::lock_guard lock(mutex_);
+    segments_.at(number).stuck_until = clock_.now() + kStuckPause;
+    ++stats_.failures;
+  }
+  log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,
+              {{"error", status.to_string()}});
+  return status;
+}
+
+// First nobody finds what is in it any more, then the index is cleaned, shard by shard, then its
+// slot and its bytes may be used again. The last to close the file does the work of giving back its
+// blocks: that is not to be a reader.
+std::uint64_t FileStore::drop(std::uint64_t number) {
+  std::shared_ptr<SegmentFile> file;
+  std::uint64_t bytes = 0;
+  std::uint16_t slot = 0;
+  {
     const std::lock_guard lock(mutex_);
     const auto segment = segments_.find(number);
-    if (result == 0 || result == -ENOENT) {
-      const std::uint64_t bytes = segment->second.end;
-      drop(segment);
-      return bytes;
-    }
-    segment->second.stuck_until = clock_.now() + kStuckPause;
-    ++stats_.failures;
-    log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,
-                {{"error", errno_status(-result, "delete", file.path).to_string()}});
+    file = std::move(segment->second.file);
+    bytes = segment->second.end;
+    slot = segment->second.slot;
+    segments_.erase(segment);
+    if (file != nullptr) slots_[slot].file.reset();
+    directory_dirty_ = true;
   }
+  std::uint64_t objects = 0;
+  if (file != nullptr) {
+    objects = index_.erase_if([slot](const IndexEntry& entry) { return entry.segment == slot; });
+  }
+  const std::lock_guard lock(mutex_);
+  if (file != nullptr) {
+    slots_[slot] = {};
+    graveyard_.push_back(std::move(file));
+  }
+  stats_.evicted_objects += objects;
+  bytes_used_ -= bytes;
+  return bytes;
 }
 
 }  // namespace hitide

@@ -167,6 +167,7 @@ TEST_F(FileStoreTest, ReadsTheGoldenBytes) {
 class DamageTest : public FileStoreTest {
  protected:
   DamageTest() {
+    files_.skip_syncs = true;  // the power stays on
     EXPECT_TRUE(open().ok());
     EXPECT_EQ(put("first", 100), kOk);
     EXPECT_EQ(put("second", 5000), kOk);
@@ -174,11 +175,17 @@ class DamageTest : public FileStoreTest {
     store_.reset();
     path_ = segment_path(options_.path, 1);
     whole_ = read_bytes(path_);
+    index_ = read_bytes(segments_directory(options_.path) + "/000001.idx");
+    EXPECT_FALSE(index_.empty()) << "written at close";
   }
   // Opens the store over these bytes; every object must be right or a miss. Returns how many are
   // right.
-  int survivors(const std::vector<char>& bytes) {
+  // With the checkpoint of the undamaged segment, or without one.
+  int survivors(const std::vector<char>& bytes, bool checkpoint = false) {
     write_bytes(path_, bytes);
+    const std::string index = segments_directory(options_.path) + "/000001.idx";
+    std::filesystem::remove(index);
+    if (checkpoint) write_bytes(index, index_);
     EXPECT_TRUE(open().ok());
     int right = 0;
     for (const auto& [key, size] : {std::pair{"first", 100}, {"second", 5000}, {"last", 300}}) {
@@ -196,6 +203,7 @@ class DamageTest : public FileStoreTest {
   }
   std::string path_;
   std::vector<char> whole_;
+  std::vector<char> index_;  // its checkpoint
 };
 
 TEST_F(DamageTest, TornTailsLoseTheLastRecordOnly) {
@@ -212,7 +220,21 @@ TEST_F(DamageTest, TornTailsLoseTheLastRecordOnly) {
 
 TEST_F(DamageTest, NoTruncationGivesWrongBytes) {
   for (std::size_t size = 0; size < whole_.size(); size += 61) {
-    survivors({whole_.begin(), whole_.begin() + static_cast<std::ptrdiff_t>(size)});
+    survivors({whole_.begin(), whole_.begin() + static_cast<std::ptrdiff_t>(size)}, size % 2 == 0);
+  }
+}
+
+// A checkpoint is believed wholly or not at all; without one the headers tell.
+TEST_F(DamageTest, DamagedCheckpointsCostNothing) {
+  const std::vector<char> good = index_;
+  for (std::size_t at = 0; at < good.size(); ++at) {
+    index_ = good;
+    index_[at] = static_cast<char>(index_[at] ^ (1 << (at % 8)));
+    ASSERT_EQ(survivors(whole_, true), 3) << at;
+  }
+  for (std::size_t size = 0; size < good.size(); size += 7) {
+    index_.assign(good.begin(), good.begin() + static_cast<std::ptrdiff_t>(size));
+    ASSERT_EQ(survivors(whole_, true), 3) << size;
   }
 }
 
@@ -225,6 +247,9 @@ TEST_F(DamageTest, NoFlippedBitGivesWrongBytes) {
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
     const int right = survivors(damaged);
     ASSERT_GE(right, at < kBlockBytes ? 0 : 2) << "one bit damages one record, at " << at;
+    if (at % 5 != 0) continue;
+    const int told = survivors(damaged, true);
+    ASSERT_GE(told, at < kBlockBytes ? 0 : 2) << "a checkpoint makes no difference, at " << at;
   }
 }
 
@@ -249,6 +274,7 @@ TEST_F(FileStoreTest, RecordsInsideAPayloadAreNotFound) {
   auto damaged = read_bytes(segment_path(options_.path, 1));
   damaged[kBlockBytes] = 'x';
   write_bytes(segment_path(options_.path, 1), damaged);
+  std::filesystem::remove(segments_directory(options_.path) + "/000001.idx");
   ASSERT_TRUE(open().ok());
   EXPECT_EQ(store_->stats().objects, 0u);
 }

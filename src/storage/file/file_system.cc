@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
+#include <cstdio>
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -57,6 +58,11 @@ int FileSystem::fdatasync(int fd) {
 
 int FileSystem::unlink(const FileAt& file) {
   return repeat([&] { return ::unlinkat(file.directory, file.name.c_str(), 0); });
+}
+
+int FileSystem::rename(const FileAt& from, const FileAt& to) {
+  return repeat(
+      [&] { return ::renameat(from.directory, from.name.c_str(), to.directory, to.name.c_str()); });
 }
 
 std::int64_t FileSystem::free_bytes(int directory) {

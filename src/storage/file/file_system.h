@@ -35,6 +35,7 @@ class FileSystem {
   virtual int allocate(int fd, std::uint64_t offset, std::uint64_t bytes);
   virtual int fdatasync(int fd);
   virtual int unlink(const FileAt& file);
+  virtual int rename(const FileAt& from, const FileAt& to);
   // Bytes that this process may still write on the disk that holds `directory`.
   virtual std::int64_t free_bytes(int directory);
 

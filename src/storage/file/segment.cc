@@ -48,14 +48,6 @@ std::uint64_t checksum_of(std::span<const Buffer> buffers) {
 
 }  // namespace
 
-KeyHash hash_key(std::string_view key) {
-  std::array<std::byte, 256> salted;
-  salted[0] = std::byte{0x5a};
-  std::memcpy(salted.data() + 1, key.data(), key.size());
-  const auto bytes = std::span(salted).first(key.size() + 1);
-  return {.first = checksum64(bytes.subspan(1)), .second = checksum64(bytes)};
-}
-
 SegmentFile::SegmentFile(FileSystem& files, std::string path, const SegmentHeader& header,
                          UniqueFd fd)
     : files_(files), path_(std::move(path)), header_(header), fd_(std::move(fd)) {}
@@ -87,13 +79,13 @@ Result<std::shared_ptr<SegmentFile>> SegmentFile::open(FileSystem& files, const 
   return std::shared_ptr<SegmentFile>(new SegmentFile(files, at.path, *header, std::move(fd)));
 }
 
-Result<SegmentScan> SegmentFile::scan(const Visitor& visit) const {
+Result<SegmentScan> SegmentFile::scan(const Visitor& visit, std::uint64_t from) const {
   struct stat info {};
   if (::fstat(fd_.get(), &info) != 0) return errno_status(errno, "stat", path_);
   const auto size = static_cast<std::uint64_t>(info.st_size);
   SegmentScan scan;
   scan.end = std::max(round_up_to_block(size), kBlockBytes);
-  std::uint64_t offset = kBlockBytes;
+  std::uint64_t offset = from;
   while (offset + kBlockBytes <= size) {
     Block block;
     const std::int64_t got = read_block(files_, fd_.get(), offset, block);
@@ -159,11 +151,10 @@ int SegmentFile::write(const NewRecord& record,
                      record.offset);
 }
 
-std::optional<RecordHeader> SegmentFile::match(const Block& block, const Place& place,
-                                               std::string_view key) const {
+std::optional<RecordHeader> SegmentFile::match(const Block& block, const Place& place) const {
   auto header = decode_record(block);
   if (header && header->segment_id == header_.id && header->offset == place.offset &&
-      header->payload_bytes == place.payload_bytes && header->key == key) {
+      header->payload_bytes == place.payload_bytes) {
     return header;
   }
   return std::nullopt;
@@ -183,8 +174,10 @@ Status SegmentFile::read(const Place& place, std::string_view key,
   if (got != static_cast<std::int64_t>(kBlockBytes + place.payload_bytes)) {
     return loss(path_, place.offset, "the file ends within the record");
   }
-  const auto header = match(block, place, key);
-  if (!header) return loss(path_, place.offset, "not the record that was written there");
+  const auto header = match(block, place);
+  if (!header || header->key != key) {
+    return loss(path_, place.offset, "not the record that was written there");
+  }
   if (header->kind == RecordKind::erased) {
     return Status(StatusCode::not_found, "the record has been erased");
   }
@@ -200,8 +193,9 @@ Status SegmentFile::check(const RecordHeader& header) const {
   if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
   const Place place{.offset = header.offset, .payload_bytes = header.payload_bytes};
   const bool whole = got == static_cast<std::int64_t>(kBlockBytes);
-  const auto found = whole ? match(block, place, header.key) : std::nullopt;
-  if (!found) return loss(path_, header.offset, "not the record that was written there");
+  const auto found = whole ? match(block, place) : std::nullopt;
+  if (!found || found->key != header.key)
+    return loss(path_, header.offset, "not the record that was written there");
   if (found->kind == RecordKind::erased) {
     return Status(StatusCode::not_found, "the record has been erased");
   }
@@ -223,13 +217,40 @@ Status SegmentFile::check(const RecordHeader& header) const {
   return loss(path_, header.offset, "the payload's checksum does not match");
 }
 
-Status SegmentFile::erase(const Place& place, std::string_view key) {
+Result<SegmentFile::Record> SegmentFile::read_record(const Place& place, const KeyHash& key) const {
+  Block block;
+  Record record;
+  record.payload.resize(place.payload_bytes);
+  std::array<iovec, 2> pieces = {
+      iovec{.iov_base = block.data(), .iov_len = block.size()},
+      iovec{.iov_base = record.payload.data(), .iov_len = record.payload.size()}};
+  const std::int64_t got = transfer_fully(files_, Transfer::read, fd_.get(), pieces, place.offset);
+  if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
+  if (got != static_cast<std::int64_t>(kBlockBytes + place.payload_bytes)) {
+    return loss(path_, place.offset, "the file ends within the record");
+  }
+  const auto header = match(block, place);
+  if (!header || hash_key(header->key) != key) {
+    return loss(path_, place.offset, "not the record that was written there");
+  }
+  if (header->kind == RecordKind::erased) {
+    return Status(StatusCode::not_found, "the record has been erased");
+  }
+  if (header->payload_checksum != checksum64(record.payload)) {
+    return loss(path_, place.offset, "the payload's checksum does not match");
+  }
+  record.key = header->key;
+  record.written_s = header->written_s;
+  return record;
+}
+
+Status SegmentFile::erase(const Place& place, const KeyHash& key) {
   Block block;
   const std::int64_t got = read_block(files_, fd_.get(), place.offset, block);
   if (got < 0) return errno_status(static_cast<int>(-got), "read", path_);
   if (got != static_cast<std::int64_t>(kBlockBytes)) return {};
-  auto header = match(block, place, key);
-  if (!header) return {};
+  auto header = match(block, place);
+  if (!header || hash_key(header->key) != key) return {};
   header->kind = RecordKind::erased;
   const int error = write_block(encode_record(*header), place.offset);
   return error == 0 ? ok_status() : errno_status(error, "write", path_);

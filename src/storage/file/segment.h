@@ -17,18 +17,10 @@
 
 #include "base/file.h"
 #include "storage/file/file_system.h"
+#include "storage/file/page_index.h"
 #include "storage/file/record.h"
 
 namespace hitide {
-
-// Names a key in the index. Two keys with one hash are never seen in practice; if they were, the
-// second would not be kept, and never be answered with the first one's bytes.
-struct KeyHash {
-  std::uint64_t first = 0;
-  std::uint64_t second = 0;
-  friend bool operator==(const KeyHash&, const KeyHash&) = default;
-};
-KeyHash hash_key(std::string_view key);  // at most 255 bytes
 
 struct SegmentScan {
   std::uint64_t end = 0;           // where the next record may be written
@@ -51,8 +43,9 @@ class SegmentFile {
   // Tells every record that lies wholly in the file, erased ones too, by offset; the header's key
   // is valid during the call only. Behind a damaged one it goes on block by block. Reads one block
   // a record, and all blocks of what is damaged.
+  // `from`: where a record begins; what lies in front of it is left out.
   using Visitor = std::function<void(const RecordHeader& header)>;
-  Result<SegmentScan> scan(const Visitor& visit) const;
+  Result<SegmentScan> scan(const Visitor& visit, std::uint64_t from = kBlockBytes) const;
 
   // Asks for space for [begin, end), and for some MiB behind it, but not behind `limit`, where that
   // has not been done yet: writes cost a quarter less then. The file's size stays, and where the
@@ -82,8 +75,16 @@ class SegmentFile {
   // Reads the record whose header a scan has told, in pieces. As read() with both verified.
   Status check(const RecordHeader& header) const;
 
+  // A whole record, verified. data_loss, not_found: as of read().
+  struct Record {
+    std::string key;
+    std::uint32_t written_s = 0;
+    std::vector<std::byte> payload;
+  };
+  Result<Record> read_record(const Place& place, const KeyHash& key) const;
+
   // Marks the record as erased, where it still is the one of `key`.
-  Status erase(const Place& place, std::string_view key);
+  Status erase(const Place& place, const KeyHash& key);
 
   // The key of the record at `offset`; empty where there is none, or it has been erased.
   std::string key_at(std::uint64_t offset) const;
@@ -93,14 +94,14 @@ class SegmentFile {
   void trim(std::uint64_t end);
   // True when the file has no name any more: what is written to it will be lost.
   bool unlinked() const;
+  std::uint64_t id() const { return header_.id; }
   const std::string& path() const { return path_; }
 
  private:
   SegmentFile(FileSystem& files, std::string path, const SegmentHeader& header, UniqueFd fd);
   int write_block(const Block& block, std::uint64_t offset);
-  // The header in `block` where it is the one of this place and key, else nothing.
-  std::optional<RecordHeader> match(const Block& block, const Place& place,
-                                    std::string_view key) const;
+  // The header in `block` where it is the one of this place, else nothing.
+  std::optional<RecordHeader> match(const Block& block, const Place& place) const;
 
   FileSystem& files_;
   const std::string path_;

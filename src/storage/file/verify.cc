@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <string>
 #include <utility>
@@ -68,6 +69,15 @@ class Verifier {
     return verify_records(**file, records, segment);
   }
 
+  // The segment's checkpoint would go on to tell of the record.
+  bool drop(SegmentFile& file, const Record& record, const SegmentPath& segment) {
+    const int result = FileSystem::real().unlink(directory_.checkpoint(segment.number));
+    if (result != 0 && result != -ENOENT) return false;
+    const SegmentFile::Place place{.offset = record.header.offset,
+                                   .payload_bytes = record.header.payload_bytes};
+    return file.erase(place, hash_key(record.key)).ok();
+  }
+
   bool verify_records(SegmentFile& file, std::vector<Record>& records, const SegmentPath& segment) {
     const std::uint64_t begin = done_bytes_;
     bool changed = false;
@@ -88,9 +98,7 @@ class Verifier {
                              .bytes = record_bytes(record.header.payload_bytes),
                              .reason = std::string(status.message())};
       if (options_.drop_damaged) {
-        const SegmentFile::Place place{.offset = record.header.offset,
-                                       .payload_bytes = record.header.payload_bytes};
-        damage.dropped = file.erase(place, record.key).ok();
+        damage.dropped = drop(file, record, segment);
         changed = changed || damage.dropped;
         if (damage.dropped) ++result_.objects_dropped;
       }
