@@ -237,6 +237,7 @@ class FileStore final : public ObjectStore {
   void publish(const Reservation& place, const IndexEntry& entry);
   void abandon(const Reservation& place, Bound bound);
   std::uint16_t intern(std::string_view name);
+  std::vector<KeyHash> keys_that_may_begin_with(std::string_view prefix) const;
   Segment* segment_in(std::uint16_t slot);  // null where it has gone; the caller holds mutex_
   void account(const IndexEntry& entry, bool alive);
 

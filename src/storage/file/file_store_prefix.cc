@@ -1,5 +1,5 @@
-// FileStore: removing what begins with a prefix. The index knows hashes alone, so keys are read
-// from the records; nothing else waits for that.
+// FileStore: removing what begins with a prefix. The index knows hashes and namespaces alone, so
+// keys are read from the records; nothing else waits for that.
 #include <vector>
 
 #include <fmt/format.h>
@@ -8,6 +8,24 @@
 
 namespace hitide {
 
+// Those of namespaces that fit: of all of them only where the prefix is not longer than a name.
+std::vector<KeyHash> FileStore::keys_that_may_begin_with(std::string_view prefix) const {
+  std::vector<bool> fits;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& name : names_) {
+      // The one without a name has the keys without a slash, and those of too many namespaces.
+      const std::string whole = name + '/';
+      fits.push_back(name.empty() || prefix.starts_with(whole) || whole.starts_with(prefix));
+    }
+  }
+  std::vector<KeyHash> keys;
+  index_.for_each([&](const IndexEntry& entry) {
+    if (entry.space >= fits.size() || fits[entry.space]) keys.push_back(entry.key);
+  });
+  return keys;
+}
+
 Result<std::uint64_t> FileStore::remove_prefix(std::string_view prefix,
                                                const CallOptions& options) {
   if (prefix.empty()) {
@@ -15,12 +33,7 @@ Result<std::uint64_t> FileStore::remove_prefix(std::string_view prefix,
   }
   const CallGate::Pass pass(gate_);
   if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
-  std::vector<KeyHash> keys;
-  {
-    const std::lock_guard lock(mutex_);
-    keys.reserve(index_.size());
-    for (const auto& [key, entry] : index_) keys.push_back(key);
-  }
+  const std::vector<KeyHash> keys = keys_that_may_begin_with(prefix);
   std::uint64_t removed = 0;
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (options.deadline <= SystemClock::instance().now()) {
@@ -29,8 +42,8 @@ Result<std::uint64_t> FileStore::remove_prefix(std::string_view prefix,
                                 removed, keys.size() - i, keys.size()));
     }
     const std::optional<Located> found = locate(keys[i]);
-    if (!found || !found->file) continue;
-    const std::string name = found->file->key_at(found->entry.offset);
+    if (!found) continue;
+    const std::string name = found->file->key_at(found->entry.offset());
     if (!name.starts_with(prefix)) continue;
     const ItemResult result = remove_one(name, options);
     if (result.code != StatusCode::ok) {
