@@ -73,11 +73,15 @@ struct RadixTree::Index {
   tsl::robin_map<std::string, NodeIndex> roots;
   tsl::robin_map<NodeIndex, std::string> root_names;
   std::array<std::set<std::pair<EvictionRank, NodeIndex>>, 2> leaves;  // [tier]
+  std::set<std::pair<EvictionRank, NodeIndex>> duplicates;
 };
 
 RadixTree::RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages,
-                     RankLeaf rank)
-    : page_size_(page_size), rank_(rank), index_(std::make_unique<Index>()) {
+                     RankLeaf rank, bool track_duplicates)
+    : page_size_(page_size),
+      rank_(rank),
+      track_duplicates_(track_duplicates),
+      index_(std::make_unique<Index>()) {
   HITIDE_CHECK(page_size >= 1, "a page holds at least one token");
   owners_[index(Tier::device)].assign(device_pages, kNoNode);
   owners_[index(Tier::host)].assign(host_pages, kNoNode);
@@ -262,6 +266,8 @@ NodeIndex RadixTree::split(NodeIndex lower, std::uint32_t pages) {
   }
   link_child(parent, upper);
   link_child(upper, lower);
+  refresh_duplicate(upper);
+  refresh_duplicate(lower);
   return upper;
 }
 
@@ -295,6 +301,7 @@ void RadixTree::attach(NodeIndex node, Tier tier, std::span<const PageId> pages)
   set_owner(node, tier);
   if (r.pins == 0) list_append(node, tier);
   touch_tier(node, tier);
+  refresh_duplicate(node);
 }
 
 std::vector<PageId> RadixTree::detach(NodeIndex node, Tier tier) {
@@ -307,6 +314,7 @@ std::vector<PageId> RadixTree::detach(NodeIndex node, Tier tier) {
   rerank(nodes_[node].parent, tier);
   std::vector<PageId> pages = std::move(r.pages);
   r.pages.clear();
+  refresh_duplicate(node);
   for (const PageId page : pages) owners_[index(tier)][page.index] = kNoNode;
   remove_bare(node);
   return pages;
@@ -373,7 +381,29 @@ NodeIndex RadixTree::next_victim(Tier tier) const {
 
 std::size_t RadixTree::leaf_count(Tier tier) const { return index_->leaves[index(tier)].size(); }
 
+NodeIndex RadixTree::next_duplicate() const {
+  return index_->duplicates.empty() ? kNoNode : index_->duplicates.begin()->second;
+}
+
+void RadixTree::refresh_duplicate(NodeIndex node) {
+  if (!track_duplicates_) return;
+  Node& n = nodes_[node];
+  if (n.duplicate_pages > 0) {
+    index_->duplicates.erase({n.duplicate_rank, node});
+    duplicate_pages_ -= std::exchange(n.duplicate_pages, 0);
+  }
+  const Residency& host = residency(node, Tier::host);
+  const Residency& device = residency(node, Tier::device);
+  if (!host.listed || host.resident_children > 0 || !device.resident()) return;
+  const bool leaves_next = device.listed && device.resident_children == 0;
+  n.duplicate_rank = EvictionRank{leaves_next, n.facts.used};
+  n.duplicate_pages = n.page_count();
+  duplicate_pages_ += n.duplicate_pages;
+  index_->duplicates.emplace(n.duplicate_rank, node);
+}
+
 void RadixTree::rerank(NodeIndex node, Tier tier) {
+  refresh_duplicate(node);
   if (rank_ == nullptr) return;
   auto& leaves = index_->leaves[index(tier)];
   Residency& r = residency_mut(node, tier);

@@ -23,6 +23,8 @@
 //   T9 every node that is no root is resident somewhere
 //   T10 only a device leaf holds a sequence
 //   T11 with an order of leaves, it holds exactly the unpinned leaves of its tier, each at its rank
+//   T12 where duplicates are tracked, they are exactly the unpinned host leaves that are on the
+//       device too
 //
 // Deterministic: no clock, no thread, no I/O. Not thread-safe. Nothing allocates in find().
 #pragma once
@@ -80,6 +82,8 @@ struct Node {
   bool store_pending = false;   // a write to storage is under way
   bool stored = false;          // storage has acknowledged it once; it may have evicted it since
   bool in_use = false;
+  std::uint32_t duplicate_pages = 0;  // > 0: stands among the duplicates, at `duplicate_rank`
+  EvictionRank duplicate_rank;
 
   std::uint32_t page_count() const { return static_cast<std::uint32_t>(keys.size()); }
 };
@@ -109,8 +113,9 @@ class RadixTree {
  public:
   // device_pages, host_pages: of each tier, for the owner tables. page_size >= 1. `rank` orders the
   // leaves that may be evicted, at the price of a balanced tree; null: recency does, for nothing.
+  // `track_duplicates`: next_duplicate() is of use, at the price of another one.
   RadixTree(std::uint32_t page_size, std::uint32_t device_pages, std::uint32_t host_pages,
-            RankLeaf rank = nullptr);
+            RankLeaf rank = nullptr, bool track_duplicates = false);
   ~RadixTree();
   RadixTree(const RadixTree&) = delete;
   RadixTree& operator=(const RadixTree&) = delete;
@@ -163,6 +168,12 @@ class RadixTree {
 
   // The next to evict: the unpinned leaf of the tier that comes first, or kNoNode.
   NodeIndex next_victim(Tier tier) const;
+  // The unpinned host leaf that loses nothing when it leaves the host, since the device has its
+  // pages: first those that are not next to leave the device, then longest unused first. kNoNode:
+  // none, or not tracked.
+  NodeIndex next_duplicate() const;
+  // Pages of all of them.
+  std::uint64_t duplicate_pages() const { return duplicate_pages_; }
   // The least recent unpinned node of the tier, or kNoNode.
   NodeIndex oldest(Tier tier) const { return lists_[static_cast<int>(tier)].oldest; }
   // The one after it in the order, which need not be a leaf.
@@ -224,10 +235,13 @@ class RadixTree {
   void touch_tier(NodeIndex node, Tier tier);
   // Where the node stands in the order of leaves, after anything that it follows from has changed.
   void rerank(NodeIndex node, Tier tier);
+  void refresh_duplicate(NodeIndex node);
   void set_owner(NodeIndex node, Tier tier);
 
   const std::uint32_t page_size_;
   const RankLeaf rank_;
+  const bool track_duplicates_;
+  std::uint64_t duplicate_pages_ = 0;
   std::uint64_t step_ = 0;
   std::vector<Node> nodes_;
   std::vector<NodeIndex> free_nodes_;

@@ -24,7 +24,7 @@ PageKey key_of(std::uint32_t n) {
 class TreeDriver {
  public:
   TreeDriver(std::uint32_t page_size, std::uint32_t pages, RankLeaf rank = nullptr)
-      : page_size_(page_size), tree_(page_size, pages, pages, rank) {
+      : page_size_(page_size), tree_(page_size, pages, pages, rank, true) {
     for (std::uint32_t i = pages; i > 0; --i) {
       free_[0].push_back({i - 1, 1});
       free_[1].push_back({i - 1, 1});
@@ -176,6 +176,50 @@ Tokens random_prompt(Random& random, std::uint32_t tokens_max) {
   Tokens prompt(random.below(tokens_max + 1));
   for (TokenId& token : prompt) token = static_cast<TokenId>(random.below(2));
   return prompt;
+}
+
+// A node of one page at the end of `parent`, on the device, and on the host too where `page` is.
+NodeIndex add_page(RadixTree& tree, NodeIndex parent, TokenId token, std::uint32_t page) {
+  const std::array<TokenId, 1> tokens = {token};
+  const std::array<PageKey, 1> keys{};
+  const std::array<PageId, 1> pages = {PageId{page, 1}};
+  const NodeIndex node = tree.add_child(parent, tokens, keys, Tier::device, pages);
+  tree.attach(node, Tier::host, pages);
+  return node;
+}
+
+TEST(RadixTree, DuplicatesThatStayOnTheDeviceComeFirst) {
+  RadixTree tree(1, 8, 8, nullptr, true);
+  const NodeIndex root = tree.root("");
+  const NodeIndex old_leaf = add_page(tree, root, 1, 0);
+  const NodeIndex inner = add_page(tree, root, 2, 1);
+  const NodeIndex pinned = add_page(tree, root, 3, 2);
+  const std::array<TokenId, 1> token = {9};
+  const std::array<PageKey, 1> key{};
+  const std::array<PageId, 1> page = {PageId{3, 1}};
+  tree.add_child(inner, token, key, Tier::device, page);  // a leaf on the host, not on the device
+  tree.pin(pinned, Tier::device);
+  EXPECT_EQ(tree.duplicate_pages(), 3u);
+  std::vector<NodeIndex> order;
+  while (tree.next_duplicate() != kNoNode) {
+    EXPECT_TRUE(tree_check(tree).ok()) << tree_check(tree).to_string();
+    order.push_back(tree.next_duplicate());
+    tree.detach(order.back(), Tier::host);
+  }
+  EXPECT_EQ(order, (std::vector<NodeIndex>{inner, pinned, old_leaf}));
+  EXPECT_EQ(tree.duplicate_pages(), 0u);
+}
+
+TEST(RadixTree, APinOnTheHostOrALossOnTheDeviceEndsADuplicate) {
+  RadixTree tree(1, 8, 8, nullptr, true);
+  const NodeIndex node = add_page(tree, tree.root(""), 1, 0);
+  tree.pin(node, Tier::host);
+  EXPECT_EQ(tree.next_duplicate(), kNoNode);
+  tree.unpin(node, Tier::host);
+  EXPECT_EQ(tree.next_duplicate(), node);
+  tree.detach(node, Tier::device);
+  EXPECT_EQ(tree.next_duplicate(), kNoNode);
+  EXPECT_TRUE(tree_check(tree).ok()) << tree_check(tree).to_string();
 }
 
 // Ranks that go up and down while nodes are used.

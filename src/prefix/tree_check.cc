@@ -94,6 +94,7 @@ Status check_node(const RadixTree& tree, NodeIndex at, RankLeaf ranks) {
 }  // namespace
 
 Status tree_check(const RadixTree& tree) {
+  std::uint64_t duplicates = 0;
   std::array<std::uint64_t, 2> resident{};
   std::array<std::uint64_t, 2> pinned{};
   std::array<std::size_t, 2> to_list{};
@@ -109,6 +110,17 @@ Status tree_check(const RadixTree& tree) {
         return broken(1, at, "is not found by its first page");
       }
     }
+    const Residency& host = tree.residency(at, Tier::host);
+    const Residency& device = tree.residency(at, Tier::device);
+    const bool duplicate =
+        tree.track_duplicates_ && host.listed && host.resident_children == 0 && device.resident();
+    const bool leaves_next = device.listed && device.resident_children == 0;
+    const Node& n = tree.node(at);
+    if (n.duplicate_pages != (duplicate ? n.page_count() : 0) ||
+        (duplicate && n.duplicate_rank != EvictionRank{leaves_next, n.facts.used})) {
+      return broken(12, at, "stands wrongly among the duplicates");
+    }
+    duplicates += n.duplicate_pages;
     for (const Tier tier : kTreeTiers) {
       const Residency& r = tree.residency(at, tier);
       resident[static_cast<std::size_t>(tier)] += r.pages.size();
@@ -117,6 +129,7 @@ Status tree_check(const RadixTree& tree) {
       if (r.ranked) ++ranked[static_cast<std::size_t>(tier)];
     }
   }
+  if (duplicates != tree.duplicate_pages()) return broken(12, kNoNode, "pages of duplicates");
   for (const Tier tier : kTreeTiers) {
     const auto t = static_cast<std::size_t>(tier);
     if (resident[t] != tree.resident_pages(tier) || pinned[t] != tree.pinned_pages(tier)) {
