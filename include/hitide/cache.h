@@ -105,7 +105,8 @@ class Cache {
   // for load-or-recompute.
   void note_prefill(std::uint32_t tokens, Duration time);
 
-  // Forgets everything on device and host that no request uses. Storage is left alone.
+  // Forgets everything on device and host that no request uses. Storage is left alone; with
+  // write_back, what it does not have yet is written first, and forgotten after that.
   Status flush();
 
   // Storage (L3) may come and go while requests are served. These three wait for I/O, one at a
@@ -142,7 +143,8 @@ class Cache {
   // Checks every invariant of tree, pools and sequences: internal with the first that is broken.
   Status check() const;
 
-  // Stops taking requests, drains backups until the deadline, closes the store, joins all threads.
+  // Stops taking requests, drains backups until the deadline (with write_back: all that storage
+  // does not have yet), closes the store, joins all threads.
   // Idempotent; all later calls answer failed_precondition.
   Status close(TimePoint deadline);
 

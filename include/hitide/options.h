@@ -43,6 +43,7 @@ struct StorageOptions {
 enum class WritePolicy : std::uint8_t {
   write_through,            // a node is copied down when it is first committed
   write_through_selective,  // when it is used a second time
+  write_back,               // when it leaves the tier above: the device, then the host
 };
 // Which unpinned leaf of the tree goes first, on device and host.
 enum class EvictionPolicy : std::uint8_t {

@@ -25,12 +25,20 @@ void CacheCore::back_up_path(NodeIndex node, TimePoint now, Plan& plan) {
       to_host.push_back(at);
     }
   }
-  if (!to_host.empty()) start_backup(to_host, now, plan);
-  if (!to_storage.empty()) write_to_storage(to_storage, plan);
+  if (!to_host.empty()) {
+    std::uint64_t wanted = 0;
+    for (const NodeIndex at : to_host) wanted += tree_.node(at).page_count();
+    const Operation* const started = start_backup(to_host, now, plan);
+    stats_.backup_dropped_pages_host += wanted - (started ? started->host_pages.size() : 0);
+  }
+  if (!to_storage.empty() && config_.storage == StorageState::on) {
+    write_to_storage(to_storage, plan);
+  }
 }
 
 // `chain`: consecutive nodes of one path, top down. Takes as many pages as the host has room for.
-void CacheCore::start_backup(const std::vector<NodeIndex>& chain, TimePoint now, Plan& plan) {
+// Null where it has none.
+Operation* CacheCore::start_backup(const std::vector<NodeIndex>& chain, TimePoint now, Plan& plan) {
   std::uint32_t wanted = 0;
   for (const NodeIndex node : chain) wanted += tree_.node(node).page_count();
   // The pages above must stay while room is made for those below them.
@@ -39,8 +47,7 @@ void CacheCore::start_backup(const std::vector<NodeIndex>& chain, TimePoint now,
   make_room(Tier::host, wanted, now, plan);
   tree_.unpin(above, Tier::host);
   std::uint32_t room = std::min(wanted, host_.free_count());
-  stats_.backup_dropped_pages_host += wanted - room;
-  if (room == 0) return;
+  if (room == 0) return nullptr;
   CopyOp copy;
   Operation& operation = add_operation(OpKind::backup, copy.id);
   copy.direction = CopyDirection::to_host;
@@ -65,6 +72,31 @@ void CacheCore::start_backup(const std::vector<NodeIndex>& chain, TimePoint now,
   begin_operations(Tier::device, operation.device_pages);
   begin_operations(Tier::host, operation.host_pages);
   plan.ops.emplace_back(std::move(copy));
+  return &operation;
+}
+
+// A node can only be put on the host below one that is there. While the pages above are on their
+// way the answer waits for theirs.
+bool CacheCore::answered_too_early(const Operation& operation) const {
+  const NodeIndex node = tree_.owner(Tier::device, operation.device_pages.front());
+  if (node == kNoNode) return false;
+  const NodeIndex parent = tree_.node(node).parent;
+  return !tree_.is_root(parent) && tree_.node(parent).backup_pending;
+}
+
+void CacheCore::take_deferred_backups(TimePoint now, Plan& plan) {
+  for (std::size_t i = 0; i < deferred_backups_.size();) {
+    const auto it = operations_.find(deferred_backups_[i]);
+    if (answered_too_early(it->second)) {
+      ++i;
+      continue;
+    }
+    deferred_backups_.erase(deferred_backups_.begin() + static_cast<std::ptrdiff_t>(i));
+    Operation operation = std::move(it->second);
+    operations_.erase(it);
+    on_backup(operation, *operation.answer, now, plan);
+    i = 0;  // others may wait for this one
+  }
 }
 
 void CacheCore::on_backup(Operation& operation, const Completion& completion, TimePoint now,
@@ -111,15 +143,23 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
     i += pages;
   }
   tree_.unpin(operation.pin, Tier::device);
+  leaving_[0] -= operation.leaving;
+  evict_tail(Tier::device, operation.device_pages, operation.leaving, plan);
   host_.release_quarantine(now);
   plan.wake = plan.wake || !requests_.empty();  // device pages have become evictable
-  if (!fresh.empty()) write_to_storage(fresh, plan);
+  const bool later = copies_before_eviction(config_.policy.write_policy);
+  if (!fresh.empty() && !later && config_.storage == StorageState::on) {
+    write_to_storage(fresh, plan);
+  }
+  settle_held(now, plan);
+  keep_host_reserve(now, plan);
+  drained(operation, now, plan);
 }
 
 // `nodes`: on the host, top down on one path, though not always adjacent. One operation writes a
 // node whole, so that no two writes of one page are ever under way; lanes split it by their limits.
-void CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan) {
-  if (config_.storage != StorageState::on) return;
+// Requires storage.
+Operation& CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan) {
   StorageWriteOp write;
   Operation& operation = add_operation(OpKind::write, write.id);
   operation.storage_epoch = storage_epoch_;
@@ -135,9 +175,11 @@ void CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan
   tree_.pin(operation.pin, Tier::host);
   begin_operations(Tier::host, operation.host_pages);
   plan.ops.emplace_back(std::move(write));
+  return operation;
 }
 
-void CacheCore::on_write(Operation& operation, const Completion& completion) {
+void CacheCore::on_write(Operation& operation, const Completion& completion, TimePoint now,
+                         Plan& plan) {
   end_operations(Tier::host, operation.host_pages, completion.buffers_busy_until);
   const std::uint32_t count = static_cast<std::uint32_t>(operation.host_pages.size());
   for (std::uint32_t i = 0; i < count;) {
@@ -155,6 +197,12 @@ void CacheCore::on_write(Operation& operation, const Completion& completion) {
     }
   }
   tree_.unpin(operation.pin, Tier::host);
+  leaving_[1] -= operation.leaving;
+  evict_tail(Tier::host, operation.host_pages, operation.leaving, plan);
+  if (operation.leaving > 0) plan.wake = plan.wake || !requests_.empty();
+  host_.release_quarantine(now);
+  keep_host_reserve(now, plan);
+  drained(operation, now, plan);
 }
 
 }  // namespace hitide

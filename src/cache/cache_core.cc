@@ -5,13 +5,15 @@
 #include <fmt/format.h>
 
 #include "policy/eviction_policy.h"
+#include "policy/write_policy.h"
 
 namespace hitide {
 
 CacheCore::CacheCore(const CoreConfig& config)
     : config_(config),
       tree_(config.page_size, config.device_pages, config.host_pages,
-            rank_for(config.policy.eviction_policy)),
+            rank_for(config.policy.eviction_policy),
+            copies_before_eviction(config.policy.write_policy)),
       device_(config.device_pages),
       host_(config.host_pages),
       hasher_(config.page_size),
@@ -25,6 +27,7 @@ CacheCore::CacheCore(const CoreConfig& config)
 Operation& CacheCore::add_operation(OpKind kind, OpId& id) {
   id = next_op_++;
   Operation& operation = operations_[id];
+  operation.id = id;
   operation.kind = kind;
   return operation;
 }
@@ -68,9 +71,14 @@ void CacheCore::submit(SequenceCommand::Kind kind, SequenceId sequence, std::uin
 
 void CacheCore::on_completion(const Completion& completion, TimePoint now, Plan& plan) {
   const auto it = operations_.find(completion.id);
-  if (it == operations_.end()) {
+  if (it == operations_.end() || it->second.answer) {
     // An operation is answered once; whatever comes again is late and means nothing any more.
     ++stats_.late_completions_dropped;
+    return;
+  }
+  if (it->second.kind == OpKind::backup && answered_too_early(it->second)) {
+    it->second.answer = completion;
+    deferred_backups_.push_back(completion.id);
     return;
   }
   Operation operation = std::move(it->second);
@@ -80,6 +88,7 @@ void CacheCore::on_completion(const Completion& completion, TimePoint now, Plan&
   switch (operation.kind) {
     case OpKind::backup:
       on_backup(operation, completion, now, plan);
+      take_deferred_backups(now, plan);
       break;
     case OpKind::load:
       on_load(operation, completion, now, plan);
@@ -94,7 +103,7 @@ void CacheCore::on_completion(const Completion& completion, TimePoint now, Plan&
       on_read(operation, completion, now, plan);
       break;
     case OpKind::write:
-      on_write(operation, completion);
+      on_write(operation, completion, now, plan);
       break;
   }
 }

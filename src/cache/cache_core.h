@@ -17,12 +17,14 @@
 //   C5 pages owned by operations = host pages of backups and of prefetches that are not settled
 //   C6 occupied prefetch pages = sum of the spans of the prefetches under way
 //   C7 at rest (no request, no operation) nothing is pinned
+//   C8 pages counted as leaving a tier = sum over the operations that they wait for
 //
 // Deterministic and single-threaded: no clock, thread, lock, file or device.
 // Errors: a broken invariant never ends the process; it sets bypass (see tripped()), in which no
 // prompt hits and nothing is kept, while requests still get device pages.
 #pragma once
 
+#include <array>
 #include <deque>
 #include <map>
 #include <optional>
@@ -91,8 +93,11 @@ class CacheCore {
   void forget_stored();
   // Of the next requests and commits. The eviction policy stays as it is.
   void set_policy(const PolicyOptions& policy);
-  // Drops what no request and no operation uses from device and host.
+  // Drops what no request and no operation uses from device and host: at once, or, where write_back
+  // owes storage pages, when those have been written as far as storage takes them.
   void flush(TimePoint now, Plan& plan);
+  // Starts to write what write_back owes storage; operations_in_flight() is 0 when it is done.
+  void drain(TimePoint now, Plan& plan);
 
   // closed for an unknown request.
   PrefixState state(RequestId id) const;
@@ -127,7 +132,10 @@ class CacheCore {
   void on_query(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
   void on_agree(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
   void on_read(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
+  bool bring_down_head(Prefetch& prefetch, TimePoint now, Plan& plan);
+  NodeIndex above(const Prefetch& prefetch);
   void issue_reads(Prefetch& prefetch, TimePoint now, Plan& plan);
+  void settle_held(TimePoint now, Plan& plan);
   void settle(Prefetch& prefetch, Plan& plan);
   void end_prefetch(std::uint64_t id, TimePoint now, Plan& plan);
   void add_reason(Prefetch& prefetch, std::uint32_t begin, std::uint32_t end, MissReason reason);
@@ -168,15 +176,32 @@ class CacheCore {
 
   // --- backup.cc
   void back_up_path(NodeIndex node, TimePoint now, Plan& plan);
-  void start_backup(const std::vector<NodeIndex>& chain, TimePoint now, Plan& plan);
+  Operation* start_backup(const std::vector<NodeIndex>& chain, TimePoint now, Plan& plan);
   void on_backup(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
-  void write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan);
-  void on_write(Operation& operation, const Completion& completion);
+  bool answered_too_early(const Operation& operation) const;
+  void take_deferred_backups(TimePoint now, Plan& plan);
+  Operation& write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan);
+  void on_write(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
 
   // --- evict.cc
   bool make_room(Tier tier, std::uint32_t pages, TimePoint now, Plan& plan);
-  void evict_next(Tier tier, std::uint32_t pages_wanted, Plan& plan);
+  NodeIndex next_to_leave(Tier tier) const;
+  void evict(Tier tier, NodeIndex node, std::uint32_t pages_wanted, Plan& plan);
   bool make_sequence_room(TimePoint now, Plan& plan);
+  void forget_unused(TimePoint now, Plan& plan);
+
+  // --- write_back.cc
+  bool copies_first(Tier tier, NodeIndex node) const;
+  OpId copy_then_evict(Tier tier, NodeIndex node, std::uint32_t pages_wanted, TimePoint now,
+                       Plan& plan);
+  std::vector<NodeIndex> missing_below(Tier tier, NodeIndex node) const;
+  void evict_tail(Tier tier, std::span<const PageId> pages, std::uint32_t count, Plan& plan);
+  void keep_host_reserve(TimePoint now, Plan& plan);
+  void start_drain(Drain kind, TimePoint now, Plan& plan);
+  void drain_wave(TimePoint now, Plan& plan);
+  void drain_node(NodeIndex node, TimePoint now, Plan& plan);
+  void count_for_drain(Operation& operation);
+  void drained(const Operation& operation, TimePoint now, Plan& plan);
 
   // --- explain.cc
   void explain_running(Request& request, TimePoint now);
@@ -223,6 +248,13 @@ class CacheCore {
   OpId next_op_ = 1;
   std::uint64_t storage_epoch_ = 0;  // forget_stored() so far
   std::uint64_t occupied_pages_ = 0;
+  std::array<std::uint32_t, 2> leaving_{};  // [tier] pages that leave when they have been copied
+  OpId sequence_copy_ = 0;                  // the copy that a sequence is waited for with
+  std::vector<OpId> deferred_backups_;      // answered before those above them
+  Drain drain_ = Drain::none;
+  std::uint32_t drain_operations_ = 0;
+  std::uint32_t drain_waves_ = 0;
+  std::uint64_t drain_progress_ = 0;  // pages copied down in all before the wave
   CacheStats stats_;
   Status tripped_;
 };

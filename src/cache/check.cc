@@ -1,5 +1,6 @@
 // Verifies every invariant of tree, allocators and core. Cost: linear in everything; for tests,
 // debug builds and `check()` on demand.
+#include <array>
 #include <set>
 
 #include <fmt/format.h>
@@ -84,8 +85,15 @@ Status CacheCore::check_sequences() const {
 Status CacheCore::check_operations() const {
   std::uint64_t owned = 0;
   std::uint64_t occupied = 0;
+  std::array<std::uint32_t, 2> leaving{};
   for (const auto& [id, operation] : operations_) {
     if (operation.kind == OpKind::backup) owned += operation.host_pages.size();
+    leaving[operation.kind == OpKind::backup ? 0 : 1] += operation.leaving;
+  }
+  if (leaving != leaving_) {
+    return broken("C8", fmt::format("{} device and {} host pages leave with operations, {} and {} "
+                                    "are counted",
+                                    leaving[0], leaving[1], leaving_[0], leaving_[1]));
   }
   for (const auto& [id, prefetch] : prefetches_) {
     occupied += prefetch.span_pages;

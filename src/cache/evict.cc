@@ -2,21 +2,41 @@
 #include <algorithm>
 
 #include "cache/cache_core.h"
+#include "policy/write_policy.h"
 
 namespace hitide {
 
+// With write_back, a page that has no copy below gets one before it leaves: false then means not
+// yet, and the answer to the copy wakes who waits for room. Nothing is copied beyond what is
+// wanted.
 bool CacheCore::make_room(Tier tier, std::uint32_t pages, TimePoint now, Plan& plan) {
   PageAllocator& pool = allocator(tier);
   pool.release_quarantine(now);
-  while (pool.free_count() < pages && tree_.next_victim(tier) != kNoNode) {
-    evict_next(tier, pages - pool.free_count(), plan);
+  const std::uint32_t& leaving = leaving_[static_cast<std::size_t>(tier)];
+  while (pool.free_count() < pages) {
+    const NodeIndex node = next_to_leave(tier);
+    if (node == kNoNode) break;
+    if (copies_first(tier, node)) {
+      const std::uint32_t coming = pool.free_count() + leaving;
+      if (coming >= pages) break;
+      copy_then_evict(tier, node, pages - coming, now, plan);
+    } else {
+      evict(tier, node, pages - pool.free_count(), plan);
+    }
     pool.release_quarantine(now);
   }
   return pool.free_count() >= pages;
 }
 
-void CacheCore::evict_next(Tier tier, std::uint32_t pages_wanted, Plan& plan) {
-  const NodeIndex node = tree_.next_victim(tier);
+// A second copy goes before anything that would have to be fetched or computed again.
+NodeIndex CacheCore::next_to_leave(Tier tier) const {
+  const bool lazy = copies_before_eviction(config_.policy.write_policy);
+  const NodeIndex duplicate = lazy && tier == Tier::host ? tree_.next_duplicate() : kNoNode;
+  return duplicate != kNoNode ? duplicate : tree_.next_victim(tier);
+}
+
+// `node`: an unpinned leaf of the tier. Its last pages go, at most `pages_wanted`.
+void CacheCore::evict(Tier tier, NodeIndex node, std::uint32_t pages_wanted, Plan& plan) {
   const std::uint32_t count = tree_.node(node).page_count();
   if (count > pages_wanted) tree_.split(node, count - pages_wanted);
   const NodeIndex parent = tree_.node(node).parent;
@@ -46,15 +66,30 @@ void CacheCore::evict_next(Tier tier, std::uint32_t pages_wanted, Plan& plan) {
 
 bool CacheCore::make_sequence_room(TimePoint now, Plan& plan) {
   device_.release_quarantine(now);
-  while (free_sequences_.empty() && tree_.next_victim(Tier::device) != kNoNode) {
-    evict_next(Tier::device, UINT32_MAX, plan);
+  while (free_sequences_.empty()) {
+    const NodeIndex node = tree_.next_victim(Tier::device);
+    if (node == kNoNode) break;
+    if (copies_first(Tier::device, node)) {
+      // One at a time: what it sets free may be all that is wanted.
+      if (operations_.count(sequence_copy_) > 0) break;
+      sequence_copy_ = copy_then_evict(Tier::device, node, UINT32_MAX, now, plan);
+    } else {
+      evict(Tier::device, node, UINT32_MAX, plan);
+    }
   }
   return !free_sequences_.empty();
 }
 
-void CacheCore::flush(TimePoint now, Plan& plan) {
+void CacheCore::flush(TimePoint now, Plan& plan) { start_drain(Drain::forget, now, plan); }
+
+void CacheCore::forget_unused(TimePoint now, Plan& plan) {
   for (const Tier tier : {Tier::device, Tier::host}) {
-    while (tree_.next_victim(tier) != kNoNode) evict_next(tier, UINT32_MAX, plan);
+    for (NodeIndex node; (node = tree_.next_victim(tier)) != kNoNode;) {
+      if (copies_first(tier, node)) {
+        stats_.backup_dropped_pages_storage += tree_.node(node).page_count();
+      }
+      evict(tier, node, UINT32_MAX, plan);
+    }
     allocator(tier).release_quarantine(now);
   }
 }

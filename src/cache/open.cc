@@ -108,8 +108,6 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   const NodeIndex root = tree_.root(request.prompt->space);
   const NodeIndex end_node = found.host.node == kNoNode ? root : tree_.materialize(found.host);
   const NodeIndex anchor = tree_.deepest_resident(end_node, Tier::host);
-  // Fetched pages can only be hung below pages that are on the host themselves.
-  if (anchor != end_node) return decline(MissReason::pool_full);
   pin_request(request, tree_.deepest_resident(end_node, Tier::device), anchor);
   Prefetch prefetch;
   prefetch.id = next_prefetch_++;
@@ -119,6 +117,7 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   prefetch.span_pages = span;
   prefetch.anchor = anchor;
   prefetch.storage_epoch = storage_epoch_;
+  prefetch.anchor_pages = tree_.depth_pages(anchor) + tree_.node(anchor).page_count();
   tree_.pin(anchor, Tier::host);
   occupied_pages_ += span;
   ++stats_.prefetch_queries;

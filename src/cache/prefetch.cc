@@ -64,6 +64,10 @@ void CacheCore::on_agree(Operation& operation, const Completion& completion, Tim
     add_reason(prefetch, begin, begin + agreed, MissReason::below_threshold);
     return end_prefetch(prefetch.id, now, plan);
   }
+  if (!bring_down_head(prefetch, now, plan)) {
+    add_reason(prefetch, begin, begin + agreed, MissReason::pool_full);
+    return end_prefetch(prefetch.id, now, plan);
+  }
   // As many as fit, if they are still worth it.
   make_room(Tier::host, agreed, now, plan);
   const std::uint32_t count = std::min(agreed, host_.free_count());
@@ -78,6 +82,39 @@ void CacheCore::on_agree(Operation& operation, const Completion& completion, Tim
   prefetch.states.assign(count, Prefetch::PageState::reading);
   prefetch.reading = true;
   issue_reads(prefetch, now, plan);
+}
+
+// The node that ends where the pages go that are not settled yet; kNoNode: it has left the tree.
+NodeIndex CacheCore::above(const Prefetch& prefetch) {
+  const std::uint32_t pages = prefetch.first_page + prefetch.settled - prefetch.anchor_pages;
+  const FindResult found = tree_.find(
+      prefetch.anchor, std::span(prefetch.prompt->tokens)
+                           .subspan(std::size_t{prefetch.anchor_pages} * config_.page_size,
+                                    std::size_t{pages} * config_.page_size));
+  return found.path.pages == pages ? tree_.materialize(found.path) : kNoNode;
+}
+
+// Fetched pages can only be hung below pages that are on the host themselves: those that the device
+// alone has are copied while the read is under way.
+bool CacheCore::bring_down_head(Prefetch& prefetch, TimePoint now, Plan& plan) {
+  const NodeIndex node = above(prefetch);
+  if (node == kNoNode) return false;
+  if (node == prefetch.anchor || tree_.residency(node, Tier::host).resident()) return true;
+  const std::vector<NodeIndex> chain = missing_below(Tier::device, node);
+  if (!chain.empty()) start_backup(chain, now, plan);
+  return tree_.node(node).backup_pending;
+}
+
+void CacheCore::settle_held(TimePoint now, Plan& plan) {
+  std::vector<std::uint64_t> held;
+  for (const auto& [id, prefetch] : prefetches_) {
+    if (prefetch.held) held.push_back(id);
+  }
+  for (const std::uint64_t id : held) {
+    Prefetch& prefetch = prefetches_.at(id);
+    settle(prefetch, plan);
+    if (prefetch.operations == 0 && !prefetch.held) end_prefetch(id, now, plan);
+  }
 }
 
 void CacheCore::issue_reads(Prefetch& prefetch, TimePoint now, Plan& plan) {
@@ -118,7 +155,8 @@ void CacheCore::on_read(Operation& operation, const Completion& completion, Time
   }
   --prefetch.operations;
   settle(prefetch, plan);
-  if (prefetch.operations == 0) end_prefetch(prefetch.id, now, plan);
+  if (prefetch.operations == 0 && !prefetch.held) end_prefetch(prefetch.id, now, plan);
+  keep_host_reserve(now, plan);
 }
 
 // Publishes the leading run of read pages that is not published yet; gives back what cannot be.
@@ -131,14 +169,10 @@ void CacheCore::settle(Prefetch& prefetch, Plan& plan) {
     const std::uint32_t run = end - prefetch.settled;
     const std::uint32_t position = prefetch.first_page + prefetch.settled;
     const std::span<const PageId> pages(prefetch.pages.data() + prefetch.settled, run);
-    // Tokens and keys behind the anchor, which is pinned and ends at first_page.
-    const std::size_t from = std::size_t{prefetch.first_page} * config_.page_size;
-    const std::size_t length = std::size_t{prefetch.settled} * config_.page_size;
-    const FindResult above =
-        tree_.find(prefetch.anchor, std::span(prefetch.prompt->tokens).subspan(from, length));
-    const NodeIndex start = tree_.materialize(above.path);
-    const bool closed =
-        above.path.pages == prefetch.settled && tree_.deepest_resident(start, Tier::host) == start;
+    const NodeIndex start = above(prefetch);
+    prefetch.held = start != kNoNode && tree_.node(start).backup_pending;
+    if (prefetch.held) return;
+    const bool closed = start != kNoNode && tree_.deepest_resident(start, Tier::host) == start;
     Placement placed;
     if (closed) {
       PlaceRun place_run;

@@ -75,8 +75,10 @@ struct Prefetch {
   std::shared_ptr<const Prompt> prompt;
   RequestId waiter = 0;  // 0: nobody waits any more
   std::uint32_t first_page = 0;
-  std::uint32_t span_pages = 0;  // asked for; counted as occupied
-  NodeIndex anchor = kNoNode;    // pinned on the host tier
+  std::uint32_t span_pages = 0;    // asked for; counted as occupied
+  NodeIndex anchor = kNoNode;      // pinned on the host tier; ends at or above first_page
+  std::uint32_t anchor_pages = 0;  // from position 0 to its end
+  bool held = false;               // pages wait for those above them to come down from the device
   bool reading = false;
   bool goes_on_alone = false;  // is not given up when nobody waits for it any more
   std::vector<PageId> pages;   // host pages of [first_page, first_page + n)
@@ -92,6 +94,7 @@ struct Prefetch {
 enum class OpKind : std::uint8_t { backup, load, query, agree, read, write };
 
 struct Operation {
+  OpId id = 0;
   OpKind kind = OpKind::backup;
   RequestId request = 0;             // load
   std::uint64_t prefetch = 0;        // query, agree, read
@@ -102,6 +105,13 @@ struct Operation {
   // node stays, and a split keeps the index of its lower end.
   NodeIndex pin = kNoNode;
   std::uint64_t storage_epoch = 0;  // write: of its start
+  // backup, write: the last pages of the operation that leave the tier above with its answer.
+  std::uint32_t leaving = 0;
+  bool drains = false;               // backup, write: counted in drain_operations_
+  std::optional<Completion> answer;  // backup: came before that of the pages above
 };
+
+// What a drain is for.
+enum class Drain : std::uint8_t { none, keep, forget };
 
 }  // namespace hitide

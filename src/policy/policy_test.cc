@@ -58,6 +58,16 @@ TEST(PrefillSpeed, FollowsMeasurementsAndIgnoresShortRuns) {
   EXPECT_DOUBLE_EQ(speed.tokens_per_s(), 125.0);
 }
 
+TEST(WritePolicy, WriteBackCopiesWhatLeavesAndNothingElse) {
+  EXPECT_FALSE(backup_now(WritePolicy::write_back, 1000));
+  EXPECT_TRUE(copies_before_eviction(WritePolicy::write_back));
+  EXPECT_FALSE(copies_before_eviction(WritePolicy::write_through));
+  EXPECT_FALSE(copies_before_eviction(WritePolicy::write_through_selective));
+  EXPECT_EQ(host_reserve_pages(0), 0u);
+  EXPECT_EQ(host_reserve_pages(1), 1u) << "a small host has a reserve too";
+  EXPECT_EQ(host_reserve_pages(160), 10u);
+}
+
 TEST(WritePolicy, WriteThroughAtTheFirstCommit) {
   EXPECT_FALSE(backup_now(WritePolicy::write_through, 0));
   EXPECT_FALSE(backup_now(WritePolicy::write_through_selective, 1));

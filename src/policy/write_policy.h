@@ -1,4 +1,4 @@
-// Write decisions: is a node copied one tier down now. Pure.
+// Write decisions: when is a node copied one tier down. Pure.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,21 @@ constexpr bool backup_now(WritePolicy policy, std::uint32_t hits) {
       return hits >= 1;
     case WritePolicy::write_through_selective:
       return hits >= 2;
+    case WritePolicy::write_back:
+      return false;  // use alone is no reason
   }
   return false;
+}
+
+// Whether a page that leaves a tier is first copied to the one below, where that has no copy.
+constexpr bool copies_before_eviction(WritePolicy policy) {
+  return policy == WritePolicy::write_back;
+}
+
+// Host pages that are kept free for pages that leave the device, since those cannot wait until
+// storage has taken what lies in their way.
+constexpr std::uint32_t host_reserve_pages(std::uint32_t host_pages) {
+  return (host_pages + 15) / 16;
 }
 
 }  // namespace hitide

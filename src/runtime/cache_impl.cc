@@ -360,6 +360,9 @@ Status CacheImpl::close(TimePoint deadline) {
     std::unique_lock lock(mutex_);
     closed_ = true;
     if (!core_thread_.joinable()) return close_status_;  // never started
+    Plan plan;
+    core_->drain(clock_.now(), plan);
+    dispatch(plan);
     // Backups go on: the device carries out its commands until it is detached.
     const auto idle = [this] { return core_->operations_in_flight() == 0; };
     if (!idle_.wait_until(lock, deadline, idle)) {

@@ -53,6 +53,25 @@ TEST(Cache, RestartOnTheSameFileStoreIsWarm) {
   EXPECT_EQ(rig.run(prompt).served_tokens(Tier::device), 48u);
 }
 
+TEST(Cache, WhatWriteBackOwesIsWrittenWhenTheCacheIsClosed) {
+  const TempDirectory directory;
+  CacheOptions options = small_options();
+  options.policy.write_policy = WritePolicy::write_back;
+  options.storage.backend = "file";
+  options.storage.path = directory / "store";
+  options.storage.bytes_max = 64 << 20;
+  const Tokens prompt = sequence_of(50);
+  {
+    Rig rig(options);
+    rig.run(prompt);
+    rig.settle();
+    EXPECT_EQ(rig.cache().stats().backed_up_pages_host, 0u);
+    EXPECT_TRUE(rig.cache().close(soon()).ok());
+  }
+  Rig rig(options);
+  EXPECT_EQ(rig.run(prompt).served_tokens(Tier::storage), 48u);
+}
+
 TEST(Cache, AnotherModelOnTheSameStoreSharesNothing) {
   const TempDirectory directory;
   StorageOptions storage;

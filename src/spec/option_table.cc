@@ -19,9 +19,10 @@ constexpr std::string_view kCache = "Cache";
 using Options = ServeOptions;
 using View = std::string_view;
 
-constexpr Names<WritePolicy, 2> kWriteNames = {{
+constexpr Names<WritePolicy, 3> kWriteNames = {{
     {"write_through", WritePolicy::write_through},
     {"write_through_selective", WritePolicy::write_through_selective},
+    {"write_back", WritePolicy::write_back},
 }};
 constexpr Names<PrefetchPolicy, 3> kPrefetchNames = {{
     {"timeout", PrefetchPolicy::timeout},
@@ -264,9 +265,9 @@ constexpr std::array kCacheRows = {
               }},
     OptionRow{
         "--hicache-write-policy", "", kCache, OptionKind::text, "POLICY",
-        "write_through, write_through_selective", "",
-        "When pages are copied down: when they are first computed, or when they are used a "
-        "second time.",
+        "write_through, write_through_selective, write_back", "",
+        "When pages are copied down: when they are first computed, when they are used a second "
+        "time, or when they leave the tier above.",
         [](const Options& o) { return name_of(o.cache.policy.write_policy, kWriteNames); },
         [](Options& o, View v) { return set_named(o.cache.policy.write_policy, v, kWriteNames); }},
     OptionRow{

@@ -117,7 +117,7 @@ TEST(OptionTable, EveryOptionIsSetAndReadBack) {
 
 TEST(OptionTable, EveryPolicyIsSetByItsName) {
   const std::pair<std::string_view, std::vector<std::string_view>> policies[] = {
-      {"--hicache-write-policy", {"write_through", "write_through_selective"}},
+      {"--hicache-write-policy", {"write_through", "write_through_selective", "write_back"}},
       {"--hicache-storage-prefetch-policy", {"timeout", "best_effort", "wait_complete"}},
       {"--radix-eviction-policy", {"lru", "lfu", "slru", "fifo", "mru", "filo", "priority"}},
   };
@@ -167,7 +167,7 @@ TEST(OptionTable, EveryValueIsCheckedAndTheMessageNamesOptionValueAndLimit) {
   expect_refused(option_table(), "--page-size", "0", "1..1024");
   expect_refused(option_table(), "--page-size", "1025", "1..1024");
   expect_refused(option_table(), "--port", "65536", "0..65535");
-  expect_refused(option_table(), "--hicache-write-policy", "write_back", "write_through");
+  expect_refused(option_table(), "--hicache-write-policy", "write_never", "write_through");
   expect_refused(option_table(), "--hicache-storage-prefetch-policy", "patient", "timeout");
   expect_refused(option_table(), "--radix-eviction-policy", "oldest", "lru");
   expect_refused(option_table(), "--hicache-mem-layout", "page_last", "page_first");

@@ -33,7 +33,7 @@ def complaint(result, code):
     (["--prefill-chunk", "100"], ["--prefill-chunk", "--page-size 32", "128"]),
     (["--hicache-size", "much"], ["--hicache-size", "'much'"]),
     (["--hicache-ratio", "nan"], ["--hicache-ratio", "'nan'"]),
-    (["--hicache-write-policy", "write_back"], ["--hicache-write-policy", "write_through"]),
+    (["--hicache-write-policy", "write_never"], ["--hicache-write-policy", "write_through"]),
     (["--hicache-storage-prefetch-policy", "patient"], ["timeout"]),
     (["--hicache-storage-backend", "hf3fs"], ["hf3fs", "file, mooncake, memory, null, none"]),
     (["--hicache-storage-backend-extra-config", "{"], ["extra-config", "not JSON"]),

@@ -7,7 +7,9 @@
 namespace hitide {
 namespace {
 constexpr std::uint64_t kGarbage = 0xdeadbeefdeadbeefull;
-}
+// A request that finds no room gets it after so many rounds in which all is answered.
+constexpr int kRoundsForRoom = 8;
+}  // namespace
 
 CoreWorld::CoreWorld(const WorldOptions& options)
     : options_(options), random_(options.seed), core_(options.core) {}
@@ -118,6 +120,12 @@ void CoreWorld::release(RequestId id) {
 void CoreWorld::flush() {
   Plan plan;
   core_.flush(now_, plan);
+  take(plan);
+}
+
+void CoreWorld::drain() {
+  Plan plan;
+  core_.drain(now_, plan);
   take(plan);
 }
 
@@ -293,6 +301,10 @@ void CoreWorld::deliver() {
   take(plan);
 }
 
+void CoreWorld::deliver_all() {
+  for (std::size_t left = completions_.size(); left > 0; --left) deliver();
+}
+
 void CoreWorld::advance(Duration by) {
   now_ += by;
   for (auto it = scribbles_.begin(); it != scribbles_.end();) {
@@ -321,10 +333,21 @@ std::array<std::uint32_t, 3> CoreWorld::run(const std::vector<TokenId>& prompt,
   const RequestId id = open(prompt, salt);
   settle();
   if (core_.state(id) == PrefixState::waiting) advance(std::chrono::seconds(60));
-  if (!admit(id)) violate("run: no room");
+  bool admitted = admit(id);
+  for (int round = 0; !admitted && round < kRoundsForRoom; ++round) {
+    settle();
+    advance(std::chrono::seconds(15));  // what is in quarantine comes free
+    admitted = admit(id);
+  }
+  if (!admitted) violate("run: no room");
   settle();
   if (core_.state(id) != PrefixState::running) violate("run: not running");
-  if (!compute(id, generated)) violate("run: no room to grow");
+  bool computed = compute(id, generated);
+  for (int round = 0; !computed && round < kRoundsForRoom; ++round) {
+    settle();
+    computed = compute(id, generated);
+  }
+  if (!computed) violate("run: no room to grow");
   settle();
   release(id);
   settle();

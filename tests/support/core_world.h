@@ -48,6 +48,8 @@ class CoreWorld {
   void release(RequestId id);
   // Drops device and host; storage stays, as over a restart.
   void flush();
+  // What close() does before it waits.
+  void drain();
 
   // Carries out one device command, or nothing.
   void step_device();
@@ -55,6 +57,8 @@ class CoreWorld {
   void step_storage();
   // Delivers one completion, chosen at random.
   void deliver();
+  // Delivers all that there are now, in any order.
+  void deliver_all();
   void advance(Duration by);
   // Until nothing is left to do.
   void settle();
