@@ -14,8 +14,9 @@ enum ExitCode : int {
   kDone = 0,
   kFailed = 1,       // it was tried and did not work; the line on standard error says why
   kUsage = 2,        // wrong option or argument; nothing was tried
-  kUnavailable = 3,  // the server cannot be reached, or the port cannot be taken
-  kNotFound = 4,     // the server does not know what was asked for
+  kUnavailable = 3,  // the server cannot be reached, the port cannot be taken, the store is in use
+  kNotFound = 4,     // what was asked for is not there
+  kDamaged = 5,      // it was found damaged
 };
 
 // Each adds its subcommand, and sets `run` to what is to be done when that one was given.
@@ -24,6 +25,8 @@ void add_serve(CLI::App& app, Run& run);
 void add_explain(CLI::App& app, Run& run);
 void add_doctor(CLI::App& app, Run& run);
 void add_store(CLI::App& app, Run& run);
+void add_inspect(CLI::App& app, Run& run);
+void add_verify(CLI::App& app, Run& run);
 void add_replay(CLI::App& app, Run& run);
 void add_keys(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);

@@ -53,12 +53,14 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   app.footer(
       "`hitide COMMAND --help` says more. Exit codes: 0 done, 1 failed, 2 wrong usage,\n"
-      "3 server or port not available, 4 not found.");
+      "3 server, port or store not available, 4 not found, 5 damaged.");
   Run run;
   add_serve(app, run);
   add_explain(app, run);
   add_doctor(app, run);
   add_store(app, run);
+  add_inspect(app, run);
+  add_verify(app, run);
   add_replay(app, run);
   add_keys(app, run);
   add_version(app, run);

@@ -60,14 +60,6 @@ void set_log_level_by_name(std::string_view level) {
   }
 }
 
-std::string default_store_path(const std::string& sglang_directory,
-                               const std::string& xdg_cache_home, const std::string& home) {
-  if (!sglang_directory.empty()) return sglang_directory;
-  if (!xdg_cache_home.empty() && xdg_cache_home[0] == '/') return xdg_cache_home + "/hitide/store";
-  if (!home.empty()) return home + "/.cache/hitide/store";
-  return {};
-}
-
 void warn_of_no_store_path() {
   log_warning("no_store_path",
               {{"missing",

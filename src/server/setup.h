@@ -13,12 +13,6 @@ namespace hitide {
 // `level` is one of those of --log-level.
 void set_log_level_by_name(std::string_view level);
 
-// Where the file store lies when the configuration does not say: the directory of SGLang's
-// variable, else the XDG cache directory. Empty values count as not set, and a relative
-// XDG_CACHE_HOME too. Empty: none of them is set.
-std::string default_store_path(const std::string& sglang_directory,
-                               const std::string& xdg_cache_home, const std::string& home);
-
 // Says in the log what would name a directory for the file store.
 void warn_of_no_store_path();
 

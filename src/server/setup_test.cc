@@ -26,14 +26,6 @@ class SetupTest : public ::testing::Test {
   fs::path folder_;
 };
 
-TEST(StorePath, SglangsVariableThenXdgThenHome) {
-  EXPECT_EQ(default_store_path("/s", "/x", "/h"), "/s");
-  EXPECT_EQ(default_store_path("", "/x", "/h"), "/x/hitide/store");
-  EXPECT_EQ(default_store_path("", "", "/h"), "/h/.cache/hitide/store");
-  EXPECT_EQ(default_store_path("", "relative", "/h"), "/h/.cache/hitide/store");
-  EXPECT_EQ(default_store_path("", "", ""), "");
-}
-
 TEST_F(SetupTest, ModelFilesAreLookedAtFirst) {
   EXPECT_TRUE(check_model_file(file("m.gguf", "GGUF and more")).ok());
   const auto refused = [&](const std::string& path, std::string_view why) {

@@ -316,4 +316,12 @@ void log_storage_config(const StorageConfigReport& report) {
   }
 }
 
+std::string default_store_path(const std::string& sglang_directory,
+                               const std::string& xdg_cache_home, const std::string& home) {
+  if (!sglang_directory.empty()) return sglang_directory;
+  if (!xdg_cache_home.empty() && xdg_cache_home[0] == '/') return xdg_cache_home + "/hitide/store";
+  if (!home.empty()) return home + "/.cache/hitide/store";
+  return {};
+}
+
 }  // namespace hitide

@@ -42,4 +42,10 @@ Result<StorageConfigReport> apply_storage_config(const Environment& environment,
 // One line in the log for the source, and one for each warning.
 void log_storage_config(const StorageConfigReport& report);
 
+// Where the file store lies when the configuration does not say: the directory of SGLang's
+// variable, else the XDG cache directory. Empty values count as not set, and a relative
+// XDG_CACHE_HOME too. Empty: none of them is set.
+std::string default_store_path(const std::string& sglang_directory,
+                               const std::string& xdg_cache_home, const std::string& home);
+
 }  // namespace hitide

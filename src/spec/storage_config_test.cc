@@ -578,5 +578,13 @@ TEST_F(StorageConfig, AnyValuesAreAnswered) {
   }
 }
 
+TEST(StorePath, SglangsVariableThenXdgThenHome) {
+  EXPECT_EQ(default_store_path("/s", "/x", "/h"), "/s");
+  EXPECT_EQ(default_store_path("", "/x", "/h"), "/x/hitide/store");
+  EXPECT_EQ(default_store_path("", "", "/h"), "/h/.cache/hitide/store");
+  EXPECT_EQ(default_store_path("", "relative", "/h"), "/h/.cache/hitide/store");
+  EXPECT_EQ(default_store_path("", "", ""), "");
+}
+
 }  // namespace
 }  // namespace hitide
