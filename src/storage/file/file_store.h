@@ -67,6 +67,7 @@
 #include "storage/file/checkpoint.h"
 #include "storage/file/directory.h"
 #include "storage/file/page_index.h"
+#include "storage/file/recovery.h"
 #include "storage/file/segment.h"
 
 namespace hitide {
@@ -165,13 +166,6 @@ class FileStore final : public ObjectStore {
     std::uint64_t sequence = 0;
     std::shared_ptr<SegmentFile> file;
   };
-  // What was found of a segment at the start.
-  struct Recovered {
-    std::shared_ptr<SegmentFile> file;
-    SegmentScan scan;
-    Checkpoint known;  // the records, from a checkpoint and from headers; its names
-    std::uint64_t checkpoint_end = 0;
-  };
   // What a put ran into.
   enum class Bound : std::uint8_t { none, store_limit, free_reserve, disk_full, file_size };
   struct Refusal {
@@ -215,9 +209,8 @@ class FileStore final : public ObjectStore {
 
   // Start: file_store_open.cc.
   void recover();
-  Recovered recover_segment(const SegmentPath& found);
-  std::optional<Checkpoint> read_checkpoint(const SegmentPath& found, const SegmentFile& file);
-  void adopt(const SegmentPath& found, Recovered recovered, std::vector<IndexEntry>& superseded);
+  void adopt(const SegmentPath& found, RecoveredSegment recovered,
+             std::vector<IndexEntry>& superseded);
   void settle_copies(std::span<const IndexEntry> superseded);
   Status settle_copy(const IndexEntry& older);
   Status start_threads();

@@ -264,7 +264,8 @@ bool FileStore::sync_targets() {
     distrust(number);
     return false;
   }
-  return true;
+  // Their names too: without them the copies are nowhere.
+  return files_.fdatasync(directory_.segments_fd()) >= 0;
 }
 
 bool FileStore::delete_source() {

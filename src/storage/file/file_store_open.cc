@@ -7,20 +7,16 @@
 #include <system_error>
 #include <utility>
 
-#include <fcntl.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 
 #include <fmt/format.h>
 
 #include "base/log.h"
-#include "storage/file/inspect.h"
 
 namespace hitide {
 namespace {
 
 constexpr std::uint64_t kBytesMaxLeast = 1u << 20;
-constexpr std::uint32_t kPayloadBytesMost = 0x7fffffff;
 constexpr std::size_t kSlotsMax = 60'000;
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 
@@ -132,11 +128,18 @@ FileStore::~FileStore() { close(kNoDeadline).ignore(); }
 void FileStore::recover() {
   const TimePoint began = now();
   const std::vector<SegmentPath> found = directory_.list();
-  std::vector<Recovered> recovered(found.size());
+  std::vector<RecoveredSegment> recovered(found.size());
   std::atomic<std::size_t> next = 0;
   const auto recover_some = [&] {
     for (std::size_t i = next++; i < found.size(); i = next++) {
-      recovered[i] = recover_segment(found[i]);
+      auto segment =
+          recover_segment(files_, directory_, found[i], SegmentFile::Access::read_and_write);
+      if (segment.ok()) {
+        recovered[i] = *std::move(segment);
+        continue;
+      }
+      log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
+                  {{"path", found[i].path}, {"error", segment.status().to_string()}});
     }
   };
   std::vector<std::thread> threads;
@@ -150,7 +153,7 @@ void FileStore::recover() {
   for (std::thread& thread : threads) thread.join();
 
   std::vector<const SegmentScan*> scans;
-  for (const Recovered& segment : recovered) scans.push_back(&segment.scan);
+  for (const RecoveredSegment& segment : recovered) scans.push_back(&segment.scan);
   report_dropped(options_.path, found, scans);
   std::uint64_t damaged_bytes = 0;
   std::vector<IndexEntry> superseded;
@@ -178,74 +181,9 @@ void FileStore::recover() {
                                {"ms", fmt::format("{:.1f}", to_milliseconds(now() - began))}});
 }
 
-// Where a checkpoint tells of the segment, only the records behind it are looked at.
-FileStore::Recovered FileStore::recover_segment(const SegmentPath& found) {
-  Recovered segment;
-  auto file = SegmentFile::open(files_, directory_.segment(found.number), found.number,
-                                SegmentFile::Access::read_and_write);
-  Status status = file.status();
-  if (status.ok()) {
-    std::uint64_t from = kBlockBytes;
-    if (auto known = read_checkpoint(found, **file)) {
-      segment.known = *std::move(known);
-      segment.checkpoint_end = from = segment.known.end;
-    }
-    std::map<std::string, std::uint16_t, std::less<>> names;
-    for (const std::string& name : segment.known.names) {
-      names.emplace(name, static_cast<std::uint16_t>(names.size()));
-    }
-    const auto note = [&](const RecordHeader& header) {
-      if (header.kind != RecordKind::object || header.payload_bytes > kPayloadBytesMost) return;
-      const auto [name, fresh] = names.try_emplace(std::string(namespace_of(header.key)),
-                                                   static_cast<std::uint16_t>(names.size()));
-      if (fresh) segment.known.names.push_back(name->first);
-      IndexEntry entry;
-      entry.key = hash_key(header.key);
-      entry.block = static_cast<std::uint32_t>(header.offset / kBlockBytes);
-      entry.payload_bytes = static_cast<std::uint32_t>(header.payload_bytes) & kPayloadBytesMost;
-      entry.written_s = header.written_s;
-      entry.space = name->second;
-      segment.known.entries.push_back(entry);
-    };
-    auto scan = (*file)->scan(note, from);
-    status = scan.status();
-    if (scan.ok()) segment.scan = *scan;
-  }
-  if (!status.ok()) {
-    log_limited(LogLevel::warning, "file_store_segment_skipped", kLogInterval,
-                {{"path", found.path}, {"error", status.to_string()}});
-    return {};
-  }
-  SegmentScan& scan = segment.scan;
-  scan.damaged_bytes += segment.known.damaged_bytes;
-  scan.sequence_max = std::max(scan.sequence_max, segment.known.sequence_max);
-  if (segment.known.sequence_min != 0) scan.sequence_min = segment.known.sequence_min;
-  segment.file = std::move(*file);
-  return segment;
-}
-
-std::optional<Checkpoint> FileStore::read_checkpoint(const SegmentPath& found,
-                                                     const SegmentFile& file) {
-  const auto fd = open_plain(files_, directory_.checkpoint(found.number), O_RDONLY);
-  struct stat info {};
-  if (!fd.ok() || ::fstat(fd->get(), &info) != 0) return std::nullopt;
-  const auto size = static_cast<std::uint64_t>(info.st_size);
-  if (size > kCheckpointBytesMax) return std::nullopt;
-  std::vector<std::byte> bytes(size);
-  iovec buffer{.iov_base = bytes.data(), .iov_len = bytes.size()};
-  const std::int64_t got = transfer_fully(files_, Transfer::read, fd->get(), {&buffer, 1}, 0);
-  if (got != static_cast<std::int64_t>(size)) return std::nullopt;
-  auto checkpoint = decode_checkpoint(bytes);
-  const bool ours = checkpoint && checkpoint->number == found.number &&
-                    checkpoint->id == file.id() && checkpoint->end >= kBlockBytes &&
-                    checkpoint->end % kBlockBytes == 0 &&
-                    checkpoint->end <= round_up_to_block(found.bytes);
-  return ours ? std::move(checkpoint) : std::nullopt;
-}
-
 // A later record of a key takes the place of an earlier one, of which a compaction that was
 // interrupted has left a copy.
-void FileStore::adopt(const SegmentPath& found, Recovered recovered,
+void FileStore::adopt(const SegmentPath& found, RecoveredSegment recovered,
                       std::vector<IndexEntry>& superseded) {
   std::vector<std::uint16_t> spaces;
   for (const std::string& name : recovered.known.names) spaces.push_back(intern(name));

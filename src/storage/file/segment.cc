@@ -100,6 +100,7 @@ Result<SegmentScan> SegmentFile::scan(const Visitor& visit, std::uint64_t from) 
     const bool cut = ours && offset + kBlockBytes + record->payload_bytes > size;
     if (cut && record->kind == RecordKind::object) ++scan.cut_objects;
     if (!ours || cut) {
+      if (scan.first_gap == 0) scan.first_gap = offset;
       scan.damaged_bytes += kBlockBytes;
       offset += kBlockBytes;
       continue;
@@ -107,6 +108,7 @@ Result<SegmentScan> SegmentFile::scan(const Visitor& visit, std::uint64_t from) 
     visit(*record);
     offset += record_bytes(record->payload_bytes);
   }
+  if (scan.first_gap == 0) scan.first_gap = offset;
   if (offset < size) scan.damaged_bytes += size - offset;
   return scan;
 }

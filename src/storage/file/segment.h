@@ -24,6 +24,7 @@ namespace hitide {
 
 struct SegmentScan {
   std::uint64_t end = 0;           // where the next record may be written
+  std::uint64_t first_gap = 0;     // in front of this all is records, or no record can come
   std::uint64_t sequence_min = 0;  // of all records, those that are cut off too; 0: none
   std::uint64_t sequence_max = 0;
   std::uint64_t damaged_bytes = 0;  // in no readable record: torn or flipped
