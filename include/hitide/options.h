@@ -71,6 +71,10 @@ struct PolicyOptions {
   double prefetch_timeout_per_ki_token_s = 0.25;
   double prefetch_timeout_max_s = 30.0;
   double prefetch_occupancy_max = 0.5;  // of the host pool, in pages being prefetched
+  // While a request waits to be admitted, storage is asked again for what did not come, after this
+  // time, then twice and four times as long, and so on. It delays nobody.
+  double prefetch_retry_interval_s = 0.25;
+  std::uint32_t prefetch_retries_max = 4;
   std::uint32_t load_back_threshold_tokens = 10;
   std::uint32_t storage_batch_pages = 32;  // pages per storage read or write
 };

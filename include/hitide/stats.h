@@ -49,6 +49,8 @@ struct CacheStats {
   std::uint64_t loaded_back_pages = 0;
   std::uint64_t prefetched_pages = 0;
   std::uint64_t prefetch_queries = 0;
+  std::uint64_t prefetch_retries = 0;  // of these, those that asked again
+  std::uint64_t backup_retries = 0;    // writes to storage of what it had not taken
   std::uint64_t late_completions_dropped = 0;
   std::uint64_t verification_failures = 0;
   std::uint64_t bypass_trips = 0;  // a broken invariant turned the cache off

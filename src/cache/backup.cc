@@ -20,7 +20,7 @@ void CacheCore::back_up_path(NodeIndex node, TimePoint now, Plan& plan) {
     // One operation covers adjacent nodes only.
     if (n.backup_pending && !to_host.empty()) break;
     if (tree_.residency(at, Tier::host).resident()) {
-      if (!n.stored && !n.store_pending && !n.backup_pending) to_storage.push_back(at);
+      if (!n.stored() && !n.store_pending && !n.backup_pending) to_storage.push_back(at);
     } else if (!n.backup_pending && tree_.residency(at, Tier::device).resident()) {
       to_host.push_back(at);
     }
@@ -156,9 +156,9 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
   drained(operation, now, plan);
 }
 
-// `nodes`: on the host, top down on one path, though not always adjacent. One operation writes a
-// node whole, so that no two writes of one page are ever under way; lanes split it by their limits.
-// Requires storage.
+// `nodes`: on the host, not stored, top down on one path, though not always adjacent. One operation
+// writes a node from its first page that storage lacks to its end, so that no two writes of one
+// page are ever under way; lanes split it by their limits. Requires storage.
 Operation& CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan) {
   StorageWriteOp write;
   Operation& operation = add_operation(OpKind::write, write.id);
@@ -167,8 +167,9 @@ Operation& CacheCore::write_to_storage(const std::vector<NodeIndex>& nodes, Plan
     Node& n = tree_.node(node);
     n.store_pending = true;
     const std::vector<PageId>& host = tree_.residency(node, Tier::host).pages;
-    write.keys.insert(write.keys.end(), n.keys.begin(), n.keys.end());
-    write.host_pages.insert(write.host_pages.end(), host.begin(), host.end());
+    const std::ptrdiff_t stored = n.stored_pages;
+    write.keys.insert(write.keys.end(), n.keys.begin() + stored, n.keys.end());
+    write.host_pages.insert(write.host_pages.end(), host.begin() + stored, host.end());
   }
   operation.host_pages = write.host_pages;
   operation.pin = nodes.back();
@@ -182,24 +183,34 @@ void CacheCore::on_write(Operation& operation, const Completion& completion, Tim
                          Plan& plan) {
   end_operations(Tier::host, operation.host_pages, completion.buffers_busy_until);
   const std::uint32_t count = static_cast<std::uint32_t>(operation.host_pages.size());
+  const auto acknowledged = [&](std::uint32_t i) {
+    return i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||
+                                           completion.pages[i] == StatusCode::already_exists);
+  };
+  std::vector<PageId> missing;  // the first of each node
   for (std::uint32_t i = 0; i < count;) {
-    // Nodes may have been split since: each lies within the operation. A node with a page that was
-    // not stored is written again by the next commit on its path.
-    Node& node = tree_.node(tree_.owner(Tier::host, operation.host_pages[i]));
+    // Nodes may have been split since; the operation has the pages of each from some page to its
+    // end.
+    const NodeIndex owner = tree_.owner(Tier::host, operation.host_pages[i]);
+    Node& node = tree_.node(owner);
+    std::uint32_t end = i;
+    while (end < count && tree_.owner(Tier::host, operation.host_pages[end]) == owner) ++end;
     node.store_pending = false;
-    node.stored = operation.storage_epoch == storage_epoch_;
-    for (const std::uint32_t end = i + node.page_count(); i < end; ++i) {
-      const bool stored =
-          i < completion.pages.size() && (completion.pages[i] == StatusCode::ok ||
-                                          completion.pages[i] == StatusCode::already_exists);
-      ++(stored ? stats_.backed_up_pages_storage : stats_.backup_dropped_pages_storage);
-      node.stored = node.stored && stored;
+    std::uint32_t stored = i;
+    while (stored < end && acknowledged(stored)) ++stored;
+    if (operation.storage_epoch == storage_epoch_) {
+      node.stored_pages = std::max(node.stored_pages, node.page_count() - (end - stored));
+    }
+    if (stored < end) missing.push_back(operation.host_pages[stored]);
+    for (; i < end; ++i) {
+      ++(acknowledged(i) ? stats_.backed_up_pages_storage : stats_.backup_dropped_pages_storage);
     }
   }
   tree_.unpin(operation.pin, Tier::host);
   leaving_[1] -= operation.leaving;
   evict_tail(Tier::host, operation.host_pages, operation.leaving, plan);
   if (operation.leaving > 0) plan.wake = plan.wake || !requests_.empty();
+  if (!missing.empty()) write_again_later(operation, std::move(missing), now);
   host_.release_quarantine(now);
   keep_host_reserve(now, plan);
   drained(operation, now, plan);

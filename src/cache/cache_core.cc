@@ -111,10 +111,14 @@ void CacheCore::on_completion(const Completion& completion, TimePoint now, Plan&
 void CacheCore::tick(TimePoint now, Plan& plan) {
   device_.release_quarantine(now);
   host_.release_quarantine(now);
+  take_write_retries(now, plan);
   for (auto& [id, request] : requests_) {
-    if (request.state != PrefixState::waiting || now < request.deadline) continue;
-    leave_prefetch(request);
-    make_ready(request, now, plan);
+    if (request.state == PrefixState::waiting && now >= request.deadline) {
+      leave_prefetch(request);
+      make_ready(request, now, plan);
+    } else if (request.state == PrefixState::ready && now >= request.retry_at) {
+      ask_again(request, now, plan);
+    }
   }
 }
 
@@ -122,13 +126,15 @@ TimePoint CacheCore::next_deadline() const {
   TimePoint next = kNoDeadline;
   for (const auto& [id, request] : requests_) {
     if (request.state == PrefixState::waiting) next = std::min(next, request.deadline);
+    if (request.state == PrefixState::ready) next = std::min(next, request.retry_at);
   }
+  for (const WriteRetry& retry : write_retries_) next = std::min(next, retry.due);
   return next;
 }
 
 void CacheCore::forget_stored() {
   ++storage_epoch_;
-  for (NodeIndex node = 0; node < tree_.node_slots(); ++node) tree_.node(node).stored = false;
+  for (NodeIndex node = 0; node < tree_.node_slots(); ++node) tree_.node(node).stored_pages = 0;
 }
 
 void CacheCore::set_policy(const PolicyOptions& policy) {

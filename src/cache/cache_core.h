@@ -122,7 +122,8 @@ class CacheCore {
   // --- open.cc
   std::shared_ptr<const Prompt> make_prompt(const PrefixRequest& request);
   FindResult find(const Prompt& prompt) const;
-  void start_prefetch(Request& request, const FindResult& found, TimePoint now, Plan& plan);
+  void start_prefetch(Request& request, const FindResult& found, bool again, TimePoint now,
+                      Plan& plan);
   void pin_request(Request& request, NodeIndex device, NodeIndex host);
   void unpin_request(Request& request);
   void leave_prefetch(Request& request);
@@ -182,6 +183,13 @@ class CacheCore {
   void take_deferred_backups(TimePoint now, Plan& plan);
   Operation& write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan);
   void on_write(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
+
+  // --- retry.cc
+  void write_again_later(const Operation& operation, std::vector<PageId> missing, TimePoint now);
+  void write_again(const WriteRetry& retry, Plan& plan);
+  void take_write_retries(TimePoint now, Plan& plan);
+  void ask_again_later(Request& request, TimePoint now);
+  void ask_again(Request& request, TimePoint now, Plan& plan);
 
   // --- evict.cc
   bool make_room(Tier tier, std::uint32_t pages, TimePoint now, Plan& plan);
@@ -251,6 +259,7 @@ class CacheCore {
   std::array<std::uint32_t, 2> leaving_{};  // [tier] pages that leave when they have been copied
   OpId sequence_copy_ = 0;                  // the copy that a sequence is waited for with
   std::vector<OpId> deferred_backups_;      // answered before those above them
+  std::vector<WriteRetry> write_retries_;
   Drain drain_ = Drain::none;
   std::uint32_t drain_operations_ = 0;
   std::uint32_t drain_waves_ = 0;

@@ -83,11 +83,12 @@ Result<RequestId> CacheCore::open(const PrefixRequest& request, TimePoint now, P
     if (leaves) found = find(*made.prompt);
   }
   made.hit_pages = std::min(found.host.pages, made.prompt->usable_pages());
-  start_prefetch(made, found, now, plan);
+  start_prefetch(made, found, false, now, plan);
   return id;
 }
 
-void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePoint now,
+// `again`: the request has been told that it may go on; it is not made to wait a second time.
+void CacheCore::start_prefetch(Request& request, const FindResult& found, bool again, TimePoint now,
                                Plan& plan) {
   const std::uint32_t begin = found.host.pages;
   const std::uint32_t end = request.prompt->usable_pages();
@@ -101,6 +102,7 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
     case PrefetchChoice::below_threshold:
       return decline(MissReason::below_threshold);
     case PrefetchChoice::rate_limited:
+      ask_again_later(request, now);
       return decline(MissReason::rate_limited);
     case PrefetchChoice::ask:
       break;
@@ -121,10 +123,14 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, TimePo
   tree_.pin(anchor, Tier::host);
   occupied_pages_ += span;
   ++stats_.prefetch_queries;
+  if (again) ++stats_.prefetch_retries;
+  prefetch.again = again;
+  const bool goes_on = request.fetched_end == begin && request.fetched_end > request.fetched_begin;
+  prefetch.served_from = goes_on ? request.fetched_begin : begin;
 
   request.prefetch = prefetch.id;
   prefetch.goes_on_alone = config_.policy.prefetch_policy == PrefetchPolicy::best_effort;
-  if (!prefetch.goes_on_alone) {
+  if (!prefetch.goes_on_alone && !again) {
     request.state = PrefixState::waiting;
     request.deadline =
         now + prefetch_wait(
@@ -165,7 +171,8 @@ void CacheCore::leave_prefetch(Request& request) {
   const std::uint32_t end =
       prefetch.reading ? prefetch.first_page + static_cast<std::uint32_t>(prefetch.pages.size())
                        : prefetch.first_page + prefetch.span_pages;
-  add_reason(prefetch, known, end, MissReason::deadline);
+  // A second question leaves standing what the first one was answered.
+  if (!prefetch.again) add_reason(prefetch, known, end, MissReason::deadline);
   prefetch.waiter = 0;
 }
 

@@ -38,6 +38,7 @@ void CacheCore::on_query(Operation& operation, const Completion& completion, Tim
         held < completion.pages.size() ? completion.pages[held] : StatusCode::unavailable;
     add_reason(prefetch, prefetch.first_page + held, prefetch.first_page + prefetch.span_pages,
                reason_of(code));
+    prefetch.worth_asking_again = true;
   }
   // Nobody waits any more: what would be read now is read when it is asked for again.
   const bool wanted = prefetch.waiter != 0 || prefetch.goes_on_alone;
@@ -65,12 +66,14 @@ void CacheCore::on_agree(Operation& operation, const Completion& completion, Tim
     return end_prefetch(prefetch.id, now, plan);
   }
   if (!bring_down_head(prefetch, now, plan)) {
+    prefetch.worth_asking_again = true;
     add_reason(prefetch, begin, begin + agreed, MissReason::pool_full);
     return end_prefetch(prefetch.id, now, plan);
   }
   // As many as fit, if they are still worth it.
   make_room(Tier::host, agreed, now, plan);
   const std::uint32_t count = std::min(agreed, host_.free_count());
+  prefetch.worth_asking_again = prefetch.worth_asking_again || count < agreed;
   if (count * config_.page_size < config_.policy.prefetch_threshold_tokens) {
     add_reason(prefetch, begin, begin + agreed, MissReason::pool_full);
     return end_prefetch(prefetch.id, now, plan);
@@ -149,7 +152,11 @@ void CacheCore::on_read(Operation& operation, const Completion& completion, Time
     prefetch.states[operation.first + i] =
         ok ? Prefetch::PageState::read : Prefetch::PageState::failed;
     if (ok) continue;
-    if (code == StatusCode::data_loss) ++stats_.verification_failures;
+    if (code == StatusCode::data_loss) {
+      ++stats_.verification_failures;  // and dropped: it does not come back by itself
+    } else {
+      prefetch.worth_asking_again = true;
+    }
     const std::uint32_t page = prefetch.first_page + operation.first + i;
     add_reason(prefetch, page, page + 1, reason_of(code));
   }
@@ -186,7 +193,8 @@ void CacheCore::settle(Prefetch& prefetch, Plan& plan) {
       place_run.owner = PageOwner::operation;
       placed = place(place_run, plan);
       for (NodeIndex at = placed.end; at != start && at != kNoNode; at = tree_.node(at).parent) {
-        tree_.node(at).stored = prefetch.storage_epoch == storage_epoch_;
+        if (prefetch.storage_epoch != storage_epoch_) break;
+        tree_.node(at).stored_pages = tree_.node(at).page_count();
       }
     }
     give_back(Tier::host, pages.first(placed.existing), PageOwner::operation);
@@ -215,7 +223,7 @@ void CacheCore::settle(Prefetch& prefetch, Plan& plan) {
 void CacheCore::report_progress(const Prefetch& prefetch) {
   Request* waiter = find_request(prefetch.waiter);
   if (waiter == nullptr) return;
-  waiter->fetched_begin = prefetch.first_page;
+  waiter->fetched_begin = prefetch.served_from;
   waiter->fetched_end = prefetch.first_page + prefetch.published;
   waiter->hit_pages = std::max(waiter->hit_pages, waiter->fetched_end);
 }
@@ -225,7 +233,10 @@ void CacheCore::end_prefetch(std::uint64_t id, TimePoint now, Plan& plan) {
   occupied_pages_ -= prefetch.span_pages;
   Request* waiter = find_request(prefetch.waiter);
   if (waiter != nullptr && waiter->state == PrefixState::waiting) make_ready(*waiter, now, plan);
-  if (waiter != nullptr) waiter->prefetch = 0;
+  if (waiter != nullptr) {
+    waiter->prefetch = 0;
+    if (prefetch.worth_asking_again) ask_again_later(*waiter, now);
+  }
   tree_.unpin(prefetch.anchor, Tier::host);
   prefetches_.erase(id);
 }

@@ -52,7 +52,9 @@ struct Request {
   std::vector<PageReason> reasons;  // pages that storage did not bring
   std::uint32_t fetched_begin = 0;  // pages [begin, end) that its own prefetch brought
   std::uint32_t fetched_end = 0;
-  std::uint32_t hit_pages = 0;  // expected before running, in place while running
+  std::uint32_t hit_pages = 0;       // expected before running, in place while running
+  TimePoint retry_at = kNoDeadline;  // ready: storage is asked again
+  std::uint32_t retries = 0;
 
   // Pins, held from open to the end. Nodes of the tree; kNoNode: none.
   NodeIndex device_pin = kNoNode;
@@ -89,6 +91,9 @@ struct Prefetch {
   std::uint32_t operations = 0;     // not answered yet
   std::uint64_t storage_epoch = 0;  // of its start
   bool broken = false;              // a page failed: nothing behind it is of use
+  bool again = false;               // asks once more; nobody waits for it
+  bool worth_asking_again = false;  // something that may change stood in the way
+  std::uint32_t served_from = 0;    // first page that this prefetch or one before it brought
 };
 
 enum class OpKind : std::uint8_t { backup, load, query, agree, read, write };
@@ -105,10 +110,20 @@ struct Operation {
   // node stays, and a split keeps the index of its lower end.
   NodeIndex pin = kNoNode;
   std::uint64_t storage_epoch = 0;  // write: of its start
+  std::uint32_t attempt = 0;        // write: times that it was tried before
   // backup, write: the last pages of the operation that leave the tier above with its answer.
   std::uint32_t leaving = 0;
   bool drains = false;               // backup, write: counted in drain_operations_
   std::optional<Completion> answer;  // backup: came before that of the pages above
+};
+
+// Pages of one path that storage has not taken and is offered once more. They are not pinned: what
+// has left the host by then is left out.
+struct WriteRetry {
+  TimePoint due{};
+  std::uint32_t attempt = 0;
+  std::uint64_t storage_epoch = 0;
+  std::vector<PageId> pages;  // of the host; one of each node
 };
 
 // What a drain is for.

@@ -30,7 +30,7 @@ bool CacheCore::copies_first(Tier tier, NodeIndex node) const {
   if (tier == Tier::device) {
     return host_.capacity() > 0 && !tree_.residency(node, Tier::host).resident();
   }
-  return config_.storage == StorageState::on && !tree_.node(node).stored &&
+  return config_.storage == StorageState::on && !tree_.node(node).stored() &&
          !tree_.residency(node, Tier::device).resident();
 }
 
@@ -41,7 +41,7 @@ std::vector<NodeIndex> CacheCore::missing_below(Tier tier, NodeIndex node) const
   for (NodeIndex at = node; !tree_.is_root(at); at = tree_.node(at).parent) {
     const Node& n = tree_.node(at);
     if (tier == Tier::host) {
-      if (!n.stored && !n.store_pending) chain.push_back(at);
+      if (!n.stored() && !n.store_pending) chain.push_back(at);
       continue;
     }
     // One copy covers adjacent nodes only, and what is above is on the host or on its way.
@@ -58,7 +58,9 @@ OpId CacheCore::copy_then_evict(Tier tier, NodeIndex node, std::uint32_t pages_w
                                 TimePoint now, Plan& plan) {
   const std::vector<NodeIndex> chain = missing_below(tier, node);
   Operation* operation = nullptr;
+  std::uint32_t covered = tree_.node(node).page_count();
   if (tier == Tier::host) {
+    covered -= tree_.node(node).stored_pages;
     operation = &write_to_storage(chain, plan);
   } else {
     operation = start_backup(chain, now, plan);
@@ -69,7 +71,7 @@ OpId CacheCore::copy_then_evict(Tier tier, NodeIndex node, std::uint32_t pages_w
       return operation == nullptr ? 0 : operation->id;
     }
   }
-  operation->leaving = std::min(pages_wanted, tree_.node(node).page_count());
+  operation->leaving = std::min(pages_wanted, covered);
   leaving_[static_cast<std::size_t>(tier)] += operation->leaving;
   if (drain_ != Drain::none) count_for_drain(*operation);
   return operation->id;
@@ -113,6 +115,8 @@ void CacheCore::keep_host_reserve(TimePoint now, Plan& plan) {
 void CacheCore::drain(TimePoint now, Plan& plan) { start_drain(Drain::keep, now, plan); }
 
 void CacheCore::start_drain(Drain kind, TimePoint now, Plan& plan) {
+  // What was to be written later has no later.
+  if (kind == Drain::keep) take_write_retries(kNoDeadline, plan);
   const bool under_way = drain_ != Drain::none;
   drain_ = std::max(drain_, kind);
   if (under_way) return;
@@ -147,7 +151,7 @@ void CacheCore::drain_node(NodeIndex node, TimePoint now, Plan& plan) {
     if (!chain.empty()) operation = &write_to_storage(chain, plan);
   } else if (!host.resident() && device.resident() && device.resident_children == 0) {
     const std::vector<NodeIndex> chain = missing_below(Tier::device, node);
-    const auto owed = [&](NodeIndex at) { return !tree_.node(at).stored; };
+    const auto owed = [&](NodeIndex at) { return !tree_.node(at).stored(); };
     if (std::any_of(chain.begin(), chain.end(), owed)) operation = start_backup(chain, now, plan);
   }
   if (operation != nullptr) count_for_drain(*operation);

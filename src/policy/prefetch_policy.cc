@@ -42,6 +42,10 @@ Duration prefetch_wait(const PolicyOptions& policy, const PrefetchSpan& span,
   return std::min(capped, speed.predict(span.tokens));
 }
 
+Duration prefetch_retry_delay(const PolicyOptions& policy, std::uint32_t retries) {
+  return seconds(policy.prefetch_retry_interval_s * (1u << std::min(retries, 16u)));
+}
+
 PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,
                                std::uint64_t occupied_pages, std::uint64_t host_pages) {
   if (span_tokens < policy.prefetch_threshold_tokens) return PrefetchChoice::below_threshold;

@@ -49,4 +49,8 @@ enum class PrefetchChoice : std::uint8_t { ask, below_threshold, rate_limited };
 PrefetchChoice choose_prefetch(const PolicyOptions& policy, std::uint32_t span_tokens,
                                std::uint64_t occupied_pages, std::uint64_t host_pages);
 
+// Until storage is asked again for a request that waits to be admitted and was asked `retries`
+// times again before.
+Duration prefetch_retry_delay(const PolicyOptions& policy, std::uint32_t retries);
+
 }  // namespace hitide

@@ -1,9 +1,12 @@
 // Write decisions: when is a node copied one tier down. Pure.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 
 #include <hitide/options.h>
+#include <hitide/types.h>
 
 namespace hitide {
 
@@ -18,6 +21,14 @@ constexpr bool backup_now(WritePolicy policy, std::uint32_t hits) {
       return false;  // use alone is no reason
   }
   return false;
+}
+
+// A write that storage has not taken whole is tried again so many times, each after four times the
+// pause before. So many wait for that at most; what is left over is offered by the next commit.
+inline constexpr std::uint32_t kWriteRetriesMax = 3;
+inline constexpr std::size_t kWriteRetriesKept = 256;
+constexpr Duration write_retry_delay(std::uint32_t attempt) {
+  return std::chrono::seconds(1) * (1u << (2 * attempt));
 }
 
 // Whether a page that leaves a tier is first copied to the one below, where that has no copy.

@@ -253,7 +253,8 @@ NodeIndex RadixTree::split(NodeIndex lower, std::uint32_t pages) {
   u.facts = l.facts;
   u.backup_pending = l.backup_pending;
   u.store_pending = l.store_pending;
-  u.stored = l.stored;
+  u.stored_pages = std::min(l.stored_pages, pages);
+  l.stored_pages -= u.stored_pages;
   for (const Tier tier : kTreeTiers) {
     Residency& from = residency_mut(lower, tier);
     Residency& to = residency_mut(upper, tier);

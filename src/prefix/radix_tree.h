@@ -80,12 +80,14 @@ struct Node {
   SequenceId sequence;          // of a cached leaf path; sequence-addressed devices only
   bool backup_pending = false;  // a device to host copy is under way
   bool store_pending = false;   // a write to storage is under way
-  bool stored = false;          // storage has acknowledged it once; it may have evicted it since
+  // The first pages, which storage has acknowledged once; it may have evicted them since.
+  std::uint32_t stored_pages = 0;
   bool in_use = false;
   std::uint32_t duplicate_pages = 0;  // > 0: stands among the duplicates, at `duplicate_rank`
   EvictionRank duplicate_rank;
 
   std::uint32_t page_count() const { return static_cast<std::uint32_t>(keys.size()); }
+  bool stored() const { return stored_pages == page_count(); }
 };
 
 // Adapter and tenant of a request. The encoding is injective.

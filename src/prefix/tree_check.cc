@@ -73,6 +73,7 @@ Status check_node(const RadixTree& tree, NodeIndex at, RankLeaf ranks) {
       node.tokens.size() != std::size_t{node.page_count()} * tree.page_size()) {
     return broken(2, at, "tokens are not pages * page_size");
   }
+  if (node.stored_pages > node.page_count()) return broken(2, at, "stored pages");
   bool somewhere = false;
   for (const Tier tier : kTreeTiers) {
     const Residency& r = tree.residency(at, tier);

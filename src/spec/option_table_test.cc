@@ -66,6 +66,8 @@ constexpr Sample kStorageSamples[] = {
     {"prefetch_timeout_base", "0.5", "0.5"},
     {"prefetch_timeout_per_ki_token", "0.125", "0.125"},
     {"prefetch_timeout_max", "3", "3"},
+    {"prefetch_retry_interval", "0.5", "0.5"},
+    {"prefetch_retries", "2", "2"},
     {"prefetch_occupancy_max", "0.25", "0.25"},
     {"load_back_threshold", "0", "0"},
     {"batch_pages", "16", "16"},

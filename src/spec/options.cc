@@ -60,6 +60,7 @@ Status validate(const CacheOptions& options) {
   HITIDE_RETURN_IF_ERROR(
       positive("prefetch_timeout_per_ki_token", policy.prefetch_timeout_per_ki_token_s));
   HITIDE_RETURN_IF_ERROR(positive("prefetch_timeout_max", policy.prefetch_timeout_max_s));
+  HITIDE_RETURN_IF_ERROR(positive("prefetch_retry_interval", policy.prefetch_retry_interval_s));
   HITIDE_RETURN_IF_ERROR(positive("prefill_tokens_per_s", options.prefill_tokens_per_s));
   if (!(policy.prefetch_occupancy_max > 0.0 && policy.prefetch_occupancy_max <= 1.0)) {
     return invalid("prefetch_occupancy_max",

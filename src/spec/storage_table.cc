@@ -185,6 +185,19 @@ constexpr std::array kStorageRows = {
               [](Options& o, View v) {
                 return set_number(o.cache.policy.prefetch_timeout_max_s, v, 0.0, kSecondsMax);
               }},
+    OptionRow{
+        "prefetch_retry_interval", "", kStorageGroup, OptionKind::number, "S", "0.001..86400", "",
+        "Time until storage is asked again for a waiting request; doubled each time.",
+        [](const Options& o) { return number_text(o.cache.policy.prefetch_retry_interval_s); },
+        [](Options& o, View v) {
+          return set_number(o.cache.policy.prefetch_retry_interval_s, v, 0.001, kSecondsMax);
+        }},
+    OptionRow{"prefetch_retries", "", kStorageGroup, OptionKind::number, "COUNT", "0..16", "",
+              "Times that storage is asked again for a request that waits to be admitted.",
+              [](const Options& o) { return std::to_string(o.cache.policy.prefetch_retries_max); },
+              [](Options& o, View v) {
+                return set_count(o.cache.policy.prefetch_retries_max, v, 0, 16);
+              }},
     OptionRow{"prefetch_occupancy_max", "", kStorageGroup, OptionKind::number, "SHARE", "0.01..1",
               "", "Share of the host tier that prefetches may hold at a time.",
               [](const Options& o) { return number_text(o.cache.policy.prefetch_occupancy_max); },

@@ -1,5 +1,7 @@
 #include "tests/support/core_world.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/hash.h"
@@ -251,10 +253,12 @@ void CoreWorld::run_storage(const PlanOp& op) {
     Completion completion;
     completion.id = write->id;
     for (std::size_t i = 0; i < write->keys.size(); ++i) {
-      completion.pages.push_back(fails ? StatusCode::unavailable : StatusCode::ok);
+      const bool page_fails = fails || failing_writes_.erase(writes_++) > 0;
+      completion.pages.push_back(page_fails ? StatusCode::unavailable : StatusCode::ok);
       const Content content = host_[write->host_pages[i].index];
-      if (fails) continue;
+      if (page_fails) continue;
       const auto [it, fresh] = storage_.try_emplace(write->keys[i], content);
+      if (fresh) stored_order_.push_back(write->keys[i]);
       if (!fresh && it->second != content) violate("two contents for one key");
     }
     return complete(std::move(completion));
@@ -284,6 +288,26 @@ void CoreWorld::finish_read(const StorageReadOp& read) {
     scribbles_.push_back({read.host_pages, completion.buffers_busy_until});
   }
   complete(std::move(completion));
+}
+
+void CoreWorld::fail_writes(std::set<std::uint32_t> which) {
+  failing_writes_ = std::move(which);
+  writes_ = 0;
+}
+
+CoreWorld::Stored CoreWorld::take_storage() {
+  Stored stored;
+  for (const PageKey& key : stored_order_) {
+    const auto it = storage_.find(key);
+    if (it != storage_.end()) stored.emplace_back(key, it->second);
+  }
+  storage_.clear();
+  stored_order_.clear();
+  return stored;
+}
+
+void CoreWorld::give_storage(const Stored& stored, std::size_t pages) {
+  for (std::size_t i = 0; i < std::min(pages, stored.size()); ++i) storage_.insert(stored[i]);
 }
 
 void CoreWorld::complete(Completion completion) {

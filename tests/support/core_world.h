@@ -7,7 +7,9 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/random.h"
@@ -70,6 +72,13 @@ class CoreWorld {
   // Storage operations that have not been carried out.
   const std::vector<PlanOp>& storage_queue() const { return storage_queue_; }
   void forget_storage() { storage_.clear(); }
+  // Of the pages that are written from now on, counted from 0, these fail, once.
+  void fail_writes(std::set<std::uint32_t> which);
+  // Takes everything out of storage, in the order of the keys' first writes, and puts the first
+  // `pages` of such a list back, as another process would.
+  using Stored = std::vector<std::pair<PageKey, std::uint64_t>>;
+  Stored take_storage();
+  void give_storage(const Stored& stored, std::size_t pages = SIZE_MAX);
 
   // Puts the whole prompt through, alone. Returns the tokens served from (device, host, storage).
   std::array<std::uint32_t, 3> run(const std::vector<TokenId>& prompt, const std::string& salt = "",
@@ -110,6 +119,9 @@ class CoreWorld {
   std::map<std::uint32_t, Content> device_;  // by page index
   std::map<std::uint32_t, Content> host_;
   std::map<PageKey, Content> storage_;
+  std::vector<PageKey> stored_order_;
+  std::set<std::uint32_t> failing_writes_;
+  std::uint32_t writes_ = 0;
   std::map<std::int32_t, Sequence> sequences_;
   std::vector<std::string> violations_;
   Explanation last_explanation_;
