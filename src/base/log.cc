@@ -1,10 +1,11 @@
 #include "base/log.h"
 
 #include <map>
-#include <mutex>
 
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -15,7 +16,7 @@ struct Limit {
 };
 
 struct LogState {
-  std::mutex mutex;
+  Mutex mutex;
   std::shared_ptr<spdlog::logger> logger;
   std::function<void(LogLevel, std::string_view)> sink;
   LogLevel level = LogLevel::info;
@@ -81,7 +82,7 @@ void write(LogLevel level, std::string_view event, LogFields fields, std::uint64
   }
   if (suppressed > 0) line += fmt::format(" suppressed={}", suppressed);
   LogState& s = state();
-  const std::lock_guard lock(s.mutex);
+  const MutexLock lock(s.mutex);
   if (level < s.level) return;
   if (s.sink) {
     s.sink(level, line);
@@ -101,7 +102,7 @@ void log_limited(LogLevel level, std::string_view event, Duration interval, LogF
   {
     LogState& s = state();
     const TimePoint now = std::chrono::steady_clock::now();
-    const std::lock_guard lock(s.mutex);
+    const MutexLock lock(s.mutex);
     auto it = s.limits.find(event);
     if (it == s.limits.end()) it = s.limits.emplace(std::string(event), Limit{}).first;
     if (now < it->second.next) {
@@ -115,12 +116,12 @@ void log_limited(LogLevel level, std::string_view event, Duration interval, LogF
 }
 
 void set_log_level(LogLevel level) {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().level = level;
 }
 
 void set_log_sink(std::function<void(LogLevel, std::string_view)> sink) {
-  const std::lock_guard lock(state().mutex);
+  const MutexLock lock(state().mutex);
   state().sink = std::move(sink);
 }
 

@@ -1,14 +1,14 @@
 // BoundedQueue: a blocking queue of values between threads, closed once.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <deque>
-#include <mutex>
 #include <optional>
 #include <utility>
 
 #include <hitide/types.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -20,7 +20,7 @@ class BoundedQueue {
   // False when full or closed; `value` is untouched then.
   bool try_push(T& value) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (closed_ || items_.size() >= capacity_) return false;
       items_.push_back(std::move(value));
     }
@@ -31,8 +31,8 @@ class BoundedQueue {
   // Waits for an item, for the deadline, or for close(). After close() the rest is still handed
   // out. Nothing: the deadline passed, or closed and empty.
   std::optional<T> pop(TimePoint deadline = kNoDeadline) {
-    std::unique_lock lock(mutex_);
-    const auto available = [this] { return closed_ || !items_.empty(); };
+    MutexLock lock(mutex_);
+    const auto available = [this]() HITIDE_REQUIRES(mutex_) { return closed_ || !items_.empty(); };
     if (deadline == kNoDeadline) {
       ready_.wait(lock, available);
     } else if (!ready_.wait_until(lock, deadline, available)) {
@@ -46,28 +46,28 @@ class BoundedQueue {
 
   void close() {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       closed_ = true;
     }
     ready_.notify_all();
   }
 
   bool closed() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return closed_;
   }
 
   std::size_t size() const {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     return items_.size();
   }
 
  private:
   const std::size_t capacity_;
-  mutable std::mutex mutex_;
-  std::condition_variable ready_;
-  std::deque<T> items_;  // guarded by mutex_
-  bool closed_ = false;  // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar ready_;
+  std::deque<T> items_ HITIDE_GUARDED_BY(mutex_);
+  bool closed_ HITIDE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hitide

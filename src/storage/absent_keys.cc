@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -24,21 +25,21 @@ void AbsentKeys::age(TimePoint now) {
 
 void AbsentKeys::insert(std::string_view key, TimePoint now) {
   const std::uint64_t hash = hash_of(key);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   age(now);
   young_.insert(hash);
 }
 
 bool AbsentKeys::contains(std::string_view key, TimePoint now) {
   const std::uint64_t hash = hash_of(key);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   age(now);
   return young_.contains(hash) || old_.contains(hash);
 }
 
 void AbsentKeys::erase(std::string_view key) {
   const std::uint64_t hash = hash_of(key);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   young_.erase(hash);
   old_.erase(hash);
 }

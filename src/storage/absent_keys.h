@@ -13,11 +13,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string_view>
 #include <unordered_set>
 
 #include <hitide/types.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -32,12 +33,12 @@ class AbsentKeys {
 
  private:
   // What is older than two generations goes.
-  void age(TimePoint now);
+  void age(TimePoint now) HITIDE_REQUIRES(mutex_);
 
-  std::mutex mutex_;
-  std::unordered_set<std::uint64_t> young_;  // guarded by mutex_; hashes
-  std::unordered_set<std::uint64_t> old_;    // guarded by mutex_
-  TimePoint young_since_{};                  // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_set<std::uint64_t> young_ HITIDE_GUARDED_BY(mutex_);  // hashes
+  std::unordered_set<std::uint64_t> old_ HITIDE_GUARDED_BY(mutex_);
+  TimePoint young_since_ HITIDE_GUARDED_BY(mutex_){};
 };
 
 }  // namespace hitide

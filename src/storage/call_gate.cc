@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include "base/mutex.h"
+
 namespace hitide {
 
 bool CallGate::enter() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closed_) return false;
   ++inside_;
   return true;
@@ -13,14 +15,14 @@ bool CallGate::enter() {
 
 void CallGate::leave() {
   // Notified under the lock: the waiter may destroy the gate as soon as it sees zero.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (--inside_ == 0) empty_.notify_all();
 }
 
 bool CallGate::close(TimePoint deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   closed_ = true;
-  const auto empty = [this] { return inside_ == 0; };
+  const auto empty = [this]() HITIDE_REQUIRES(mutex_) { return inside_ == 0; };
   if (deadline == kNoDeadline) {
     empty_.wait(lock, empty);
     return true;

@@ -2,9 +2,7 @@
 // refused. And the few checks that every backend makes on the items of a call.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <new>
 #include <span>
 #include <string_view>
@@ -12,6 +10,7 @@
 #include <hitide/object_store.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -40,10 +39,10 @@ class CallGate {
   bool enter();
   void leave();
 
-  std::mutex mutex_;
-  std::condition_variable empty_;
-  std::uint64_t inside_ = 0;  // guarded by mutex_
-  bool closed_ = false;       // guarded by mutex_
+  Mutex mutex_;
+  CondVar empty_;
+  std::uint64_t inside_ HITIDE_GUARDED_BY(mutex_) = 0;
+  bool closed_ HITIDE_GUARDED_BY(mutex_) = false;
 };
 
 // Answers every item and the call with `code`: failed_precondition (closed) or deadline_exceeded.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/mutex.h"
+
 namespace hitide {
 
 MemoryStore::MemoryStore(std::uint64_t bytes_max) : bytes_max_(bytes_max) {
@@ -22,7 +24,7 @@ CallOutcome MemoryStore::exists(std::span<const std::string_view> keys, std::spa
     if (!usable_key(keys[i], capabilities().key_bytes_max)) {
       return ItemResult{.code = StatusCode::invalid_argument};
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const bool found = objects_.contains(std::string(keys[i]));
     return ItemResult{.code = found ? StatusCode::ok : StatusCode::not_found};
   });
@@ -40,7 +42,7 @@ ItemResult MemoryStore::get_one(const GetItem& item) {
   }
   std::shared_ptr<const Bytes> bytes;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.gets;
     const auto object = objects_.find(std::string(item.key));
     if (object == objects_.end()) {
@@ -77,7 +79,7 @@ ItemResult MemoryStore::put_one(const PutItem& item) {
   }
   const std::string key(item.key);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.puts;
     if (objects_.contains(key)) {
       ++stats_.puts_existing;
@@ -88,7 +90,7 @@ ItemResult MemoryStore::put_one(const PutItem& item) {
   bytes->reserve(size);
   for (const auto buffer : item.buffers) bytes->insert(bytes->end(), buffer.begin(), buffer.end());
 
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (objects_.contains(key)) {  // another thread was quicker
     ++stats_.puts_existing;
     return {.code = StatusCode::already_exists};
@@ -118,7 +120,7 @@ CallOutcome MemoryStore::remove(std::span<const std::string_view> keys, std::spa
     if (!usable_key(keys[i], capabilities().key_bytes_max)) {
       return ItemResult{.code = StatusCode::invalid_argument};
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto object = objects_.find(std::string(keys[i]));
     if (object != objects_.end()) drop(object);
     return ItemResult{.code = StatusCode::ok};
@@ -148,7 +150,7 @@ Status MemoryStore::register_memory(const MemoryRegion&) { return {}; }
 Status MemoryStore::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats MemoryStore::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stats_;
 }
 
@@ -156,7 +158,7 @@ Status MemoryStore::close(TimePoint deadline) {
   if (!gate_.close(deadline)) {
     return Status(StatusCode::deadline_exceeded, "memory store: calls are still in flight");
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   objects_.clear();
   ages_.clear();
   stats_.objects = 0;

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -15,6 +14,7 @@
 
 #include <hitide/object_store.h>
 
+#include "base/mutex.h"
 #include "storage/call_gate.h"
 
 namespace hitide {
@@ -49,15 +49,15 @@ class MemoryStore final : public ObjectStore {
 
   ItemResult get_one(const GetItem& item);
   ItemResult put_one(const PutItem& item);
-  void drop(Objects::iterator object);
+  void drop(Objects::iterator object) HITIDE_REQUIRES(mutex_);
 
   const std::uint64_t bytes_max_;
   CallGate gate_;
 
-  mutable std::mutex mutex_;
-  Objects objects_;              // guarded by mutex_
-  std::list<std::string> ages_;  // guarded by mutex_; keys, least recently used first
-  StoreStats stats_;             // guarded by mutex_
+  mutable Mutex mutex_;
+  Objects objects_ HITIDE_GUARDED_BY(mutex_);
+  std::list<std::string> ages_ HITIDE_GUARDED_BY(mutex_);  // keys, least recently used first
+  StoreStats stats_ HITIDE_GUARDED_BY(mutex_);
 };
 
 }  // namespace hitide

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "storage/mooncake/codes.h"
 
 namespace hitide {
@@ -117,8 +118,8 @@ Result<FrameBytes> AgentSession::call(AgentLane lane, const AgentRequest& reques
   Pool& pool = pools_[static_cast<std::size_t>(lane)];
   AgentSocket* socket = nullptr;
   {
-    std::unique_lock lock(lanes_mutex_);
-    const auto ready = [&] { return dead_ || !pool.free.empty(); };
+    MutexLock lock(lanes_mutex_);
+    const auto ready = [&]() HITIDE_REQUIRES(lanes_mutex_) { return dead_ || !pool.free.empty(); };
     if (lane_deadline == kNoDeadline) {
       lane_free_.wait(lock, ready);
     } else if (!lane_free_.wait_until(lock, lane_deadline, ready)) {
@@ -132,7 +133,7 @@ Result<FrameBytes> AgentSession::call(AgentLane lane, const AgentRequest& reques
   }
   Result<FrameBytes> answer = judge(socket->call(request, now() + limit), *socket, limit);
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const MutexLock lock(lanes_mutex_);
     pool.free.push_back(socket);
   }
   lane_free_.notify_all();
@@ -142,8 +143,9 @@ Result<FrameBytes> AgentSession::call(AgentLane lane, const AgentRequest& reques
 Result<FrameBytes> AgentSession::control(const AgentRequest& request, Duration more) {
   const TimePoint limit = now() + control_limit_ + more;
   {
-    std::unique_lock lock(lanes_mutex_);
-    if (!lane_free_.wait_until(lock, limit, [&] { return dead_ || !control_busy_; })) {
+    MutexLock lock(lanes_mutex_);
+    const auto ready = [&]() HITIDE_REQUIRES(lanes_mutex_) { return dead_ || !control_busy_; };
+    if (!lane_free_.wait_until(lock, limit, ready)) {
       return Status(StatusCode::deadline_exceeded,
                     fmt::format("{}: the control connection to the store agent is busy",
                                 to_string(request.call)));
@@ -153,7 +155,7 @@ Result<FrameBytes> AgentSession::control(const AgentRequest& request, Duration m
   }
   Result<FrameBytes> answer = judge(control_.call(request, limit), control_, control_limit_ + more);
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const MutexLock lock(lanes_mutex_);
     control_busy_ = false;
   }
   lane_free_.notify_all();
@@ -162,20 +164,20 @@ Result<FrameBytes> AgentSession::control(const AgentRequest& request, Duration m
 
 void AgentSession::kill(const std::string& why) {
   {
-    const std::lock_guard lock(death_mutex_);
+    const MutexLock lock(death_mutex_);
     if (death_.empty()) death_ = why;
   }
   process_->signal(SIGKILL);
   process_->wait(now() + kDeathWait);
   {
-    const std::lock_guard lock(lanes_mutex_);
+    const MutexLock lock(lanes_mutex_);
     dead_ = true;
   }
   lane_free_.notify_all();
 }
 
 std::string AgentSession::death() const {
-  const std::lock_guard lock(death_mutex_);
+  const MutexLock lock(death_mutex_);
   return death_;
 }
 

@@ -8,16 +8,15 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include <hitide/result.h>
 #include <hitide/types.h>
 
+#include "base/mutex.h"
 #include "storage/mooncake/agent_socket.h"
 #include "storage/mooncake/child_process.h"
 
@@ -80,12 +79,12 @@ class AgentSession {
   const Duration control_limit_;
   AgentSocket control_;  // used by whoever has set control_busy_
   std::atomic<bool> dead_ = false;
-  mutable std::mutex death_mutex_;
-  std::string death_;  // guarded by death_mutex_
+  mutable Mutex death_mutex_;
+  std::string death_ HITIDE_GUARDED_BY(death_mutex_);
 
-  std::mutex lanes_mutex_;
-  std::condition_variable lane_free_;
-  bool control_busy_ = false;  // guarded by lanes_mutex_
+  Mutex lanes_mutex_;
+  CondVar lane_free_;
+  bool control_busy_ HITIDE_GUARDED_BY(lanes_mutex_) = false;
   std::array<Pool, kAgentLaneCount> pools_;
 };
 

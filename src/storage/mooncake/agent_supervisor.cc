@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -35,14 +36,14 @@ AgentSupervisor::~AgentSupervisor() { stop(); }
 
 void AgentSupervisor::stop() {
   thread_.stop();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   changed_.notify_all();
 }
 
 void AgentSupervisor::publish(std::shared_ptr<AgentSession> session, Status status) {
   std::shared_ptr<AgentSession> last;  // its end may take a while: outside the lock
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (session) {
       ++starts_;
       ++tries_;
@@ -123,7 +124,7 @@ void AgentSupervisor::run() {
 }
 
 Result<std::shared_ptr<AgentSession>> AgentSupervisor::session() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (session_ && session_->alive()) return session_;
   if (session_)
     return Status(StatusCode::unavailable, "the store agent ended: " + session_->death());
@@ -131,8 +132,8 @@ Result<std::shared_ptr<AgentSession>> AgentSupervisor::session() const {
 }
 
 Status AgentSupervisor::wait_until_ready(TimePoint deadline) const {
-  std::unique_lock lock(mutex_);
-  const auto ready = [this] {
+  MutexLock lock(mutex_);
+  const auto ready = [this]() HITIDE_REQUIRES(mutex_) {
     return thread_.stopping() || (session_ && session_->alive()) ||
            status_.code() == StatusCode::failed_precondition;
   };
@@ -148,13 +149,13 @@ Status AgentSupervisor::wait_until_ready(TimePoint deadline) const {
 }
 
 Status AgentSupervisor::first_try() const {
-  std::unique_lock lock(mutex_);
-  changed_.wait(lock, [this] { return tries_ > 0; });
+  MutexLock lock(mutex_);
+  changed_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) { return tries_ > 0; });
   return session_ ? Status() : status_;
 }
 
 std::uint64_t AgentSupervisor::starts() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return starts_;
 }
 

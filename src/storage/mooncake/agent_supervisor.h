@@ -5,15 +5,14 @@
 // Threading: any thread. It has one of its own, from the constructor to stop().
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 
 #include <hitide/result.h>
 #include <hitide/types.h>
 
+#include "base/mutex.h"
 #include "storage/mooncake/agent_session.h"
 #include "storage/mooncake/stoppable_thread.h"
 
@@ -55,12 +54,12 @@ class AgentSupervisor {
   const OnStart on_start_;
   const OnEnd on_end_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  std::shared_ptr<AgentSession> session_;  // guarded by mutex_
-  Status status_;                          // guarded by mutex_; why session_ is empty
-  std::uint64_t starts_ = 0;               // guarded by mutex_
-  std::uint64_t tries_ = 0;                // guarded by mutex_
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::shared_ptr<AgentSession> session_ HITIDE_GUARDED_BY(mutex_);
+  Status status_ HITIDE_GUARDED_BY(mutex_);  // why session_ is empty
+  std::uint64_t starts_ HITIDE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t tries_ HITIDE_GUARDED_BY(mutex_) = 0;
   StoppableThread thread_;
 };
 

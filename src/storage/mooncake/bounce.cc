@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/memory_file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -34,9 +35,11 @@ std::uint64_t BounceMemory::find_gap(std::uint64_t bytes) const {
 }
 
 BounceMemory::Piece BounceMemory::take(std::uint64_t bytes, TimePoint deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto ticket = waiting_.insert(next_ticket_++).first;
-  const auto fits = [&] { return ticket == waiting_.begin() && find_gap(bytes) < bytes_.size(); };
+  const auto fits = [&]() HITIDE_REQUIRES(mutex_) {
+    return ticket == waiting_.begin() && find_gap(bytes) < bytes_.size();
+  };
   bool ready = false;
   for (;;) {
     const TimePoint due = free_overdue();
@@ -67,7 +70,7 @@ TimePoint BounceMemory::free_overdue() {
 
 void BounceMemory::give_back(std::uint64_t offset, TimePoint busy_until) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     taken_.at(offset).until = busy_until;
     free_overdue();
   }

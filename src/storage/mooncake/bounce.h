@@ -5,12 +5,10 @@
 // is not passed over for ever.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <span>
 #include <utility>
@@ -19,6 +17,7 @@
 #include <hitide/types.h>
 
 #include "base/file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -73,23 +72,23 @@ class BounceMemory {
  private:
   BounceMemory(UniqueFd fd, std::span<std::byte> bytes);
   // The start of a gap of so many bytes, or bytes_.size().
-  std::uint64_t find_gap(std::uint64_t bytes) const;
+  std::uint64_t find_gap(std::uint64_t bytes) const HITIDE_REQUIRES(mutex_);
   void give_back(std::uint64_t offset, TimePoint busy_until);
   // Frees what was kept until now or earlier; answers when the next is due.
-  TimePoint free_overdue();
+  TimePoint free_overdue() HITIDE_REQUIRES(mutex_);
 
   const UniqueFd fd_;
   const std::span<std::byte> bytes_;
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   struct Taken {
     std::uint64_t bytes;
     TimePoint until;  // max(): until it is given back
   };
-  std::map<std::uint64_t, Taken> taken_;  // guarded by mutex_; by offset
-  std::set<std::uint64_t> waiting_;       // guarded by mutex_; tickets, oldest first
-  std::uint64_t next_ticket_ = 0;         // guarded by mutex_
+  std::map<std::uint64_t, Taken> taken_ HITIDE_GUARDED_BY(mutex_);  // by offset
+  std::set<std::uint64_t> waiting_ HITIDE_GUARDED_BY(mutex_);       // tickets, oldest first
+  std::uint64_t next_ticket_ HITIDE_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace hitide

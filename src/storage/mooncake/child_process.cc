@@ -16,6 +16,7 @@
 #include <fmt/format.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -202,14 +203,14 @@ std::string ChildProcess::error_tail() const {
 }
 
 void ChildProcess::signal(int number) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!waited_for_) ::kill(pid_, number);
 }
 
 bool ChildProcess::wait(TimePoint deadline) {
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (waited_for_) return true;
       int status = 0;
       const pid_t got = ::waitpid(pid_, &status, WNOHANG);

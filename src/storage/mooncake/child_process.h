@@ -11,7 +11,6 @@
 #include <sys/types.h>
 
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +19,7 @@
 #include <hitide/types.h>
 
 #include "base/file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -63,8 +63,8 @@ class ChildProcess {
   UniqueFd socket_;
   UniqueFd errors_;
   std::string error_text_;
-  std::mutex mutex_;
-  bool waited_for_ = false;  // guarded by mutex_: the id may be somebody else's by now
+  Mutex mutex_;
+  bool waited_for_ HITIDE_GUARDED_BY(mutex_) = false;  // the id may be somebody else's by now
 };
 
 }  // namespace hitide

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/memory_file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -13,7 +14,7 @@ ClientMemory::~ClientMemory() {
 }
 
 std::uint32_t ClientMemory::next_segment() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return next_segment_++;
 }
 
@@ -25,14 +26,14 @@ Result<MemoryRegion> ClientMemory::keep(std::uint32_t segment, UniqueFd file, st
   }
   populate_huge_pages(*mapped);
   const int fd = file.get();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   entries_.emplace(mapped->data(),
                    Entry{.segment = segment, .file = std::move(file), .bytes = *mapped});
   return MemoryRegion{.bytes = *mapped, .fd = fd};
 }
 
 std::optional<std::uint32_t> ClientMemory::release(std::span<std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto entry = entries_.find(bytes.data());
   if (entry == entries_.end() || entry->second.bytes.size() != bytes.size()) return std::nullopt;
   const std::uint32_t segment = entry->second.segment;

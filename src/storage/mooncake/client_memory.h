@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 #include <hitide/result.h>
 
 #include "base/file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -40,9 +40,9 @@ class ClientMemory {
     std::span<std::byte> bytes;
   };
 
-  std::mutex mutex_;
-  std::map<const std::byte*, Entry> entries_;  // guarded by mutex_; by the first byte
-  std::uint32_t next_segment_ = 1;             // guarded by mutex_
+  Mutex mutex_;
+  std::map<const std::byte*, Entry> entries_ HITIDE_GUARDED_BY(mutex_);  // by the first byte
+  std::uint32_t next_segment_ HITIDE_GUARDED_BY(mutex_) = 1;
 };
 
 }  // namespace hitide

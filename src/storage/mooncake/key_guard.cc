@@ -2,20 +2,23 @@
 
 #include <algorithm>
 
+#include "base/mutex.h"
+
 namespace hitide {
 
 bool KeyGuard::free(const std::vector<std::string>& keys, Use use) const {
-  return std::none_of(keys.begin(), keys.end(), [&](const std::string& key) {
+  const auto excludes = [&](const std::string& key) HITIDE_REQUIRES(mutex_) {
     const auto users = users_.find(key);
     return users != users_.end() && (users->second.writer || use == Use::exclusive);
-  });
+  };
+  return std::none_of(keys.begin(), keys.end(), excludes);
 }
 
 KeyGuard::Hold KeyGuard::take(std::vector<std::string> keys, Use use, TimePoint deadline) {
   std::sort(keys.begin(), keys.end());
   keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
-  std::unique_lock lock(mutex_);
-  const auto is_free = [&] { return free(keys, use); };
+  MutexLock lock(mutex_);
+  const auto is_free = [&]() HITIDE_REQUIRES(mutex_) { return free(keys, use); };
   if (deadline == kNoDeadline) {
     released_.wait(lock, is_free);
   } else if (!released_.wait_until(lock, deadline, is_free)) {
@@ -34,7 +37,7 @@ KeyGuard::Hold KeyGuard::take(std::vector<std::string> keys, Use use, TimePoint 
 
 void KeyGuard::release(const std::vector<std::string>& keys) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const std::string& key : keys) {
       const auto users = users_.find(key);
       if (users->second.readers > 0) --users->second.readers;

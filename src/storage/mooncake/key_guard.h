@@ -7,10 +7,8 @@
 // other in a circle.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -18,6 +16,8 @@
 #include <vector>
 
 #include <hitide/types.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -54,12 +54,12 @@ class KeyGuard {
     std::size_t readers = 0;
     bool writer = false;
   };
-  bool free(const std::vector<std::string>& keys, Use use) const;
+  bool free(const std::vector<std::string>& keys, Use use) const HITIDE_REQUIRES(mutex_);
   void release(const std::vector<std::string>& keys);
 
-  std::mutex mutex_;
-  std::condition_variable released_;
-  std::unordered_map<std::string, Users> users_;  // guarded by mutex_; keys in use only
+  Mutex mutex_;
+  CondVar released_;
+  std::unordered_map<std::string, Users> users_ HITIDE_GUARDED_BY(mutex_);  // keys in use only
 };
 
 }  // namespace hitide

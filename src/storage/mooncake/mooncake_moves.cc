@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/mutex.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/mooncake_store.h"
 #include "storage/mooncake/store_internal.h"
@@ -164,7 +165,7 @@ Status MooncakeStore::exchange(const Call<Item>& call, std::span<const Work> bat
   {
     const auto direct =
         std::count_if(batch.begin(), batch.end(), [](const Work& work) { return work.direct; });
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     counts_.zero_copy_items += static_cast<std::uint64_t>(direct);
     counts_.staged_items += batch.size() - static_cast<std::uint64_t>(direct);
     ++(kIsPut ? counts_.put_calls : counts_.get_calls);
@@ -292,7 +293,7 @@ TimePoint MooncakeStore::busy_until(const AgentSession& session, const Status& s
 }
 
 void MooncakeStore::count_moves(AgentCall kind, std::span<const ItemResult> out) {
-  const std::lock_guard lock(stats_mutex_);
+  const MutexLock lock(stats_mutex_);
   for (const ItemResult& result : out) {
     if (result.code == StatusCode::invalid_argument ||
         result.code == StatusCode::deadline_exceeded) {

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 #include "storage/mooncake/codes.h"
 #include "storage/mooncake/store_internal.h"
 #include "storage/mooncake/transport.h"
@@ -232,7 +233,7 @@ CallOutcome MooncakeStore::ask(AgentCall kind, std::span<const std::string_view>
   }
   const auto count_failure = [&](const Status& status) {
     if (status.ok() || status.code() == StatusCode::deadline_exceeded) return;
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     ++stats_.failures;
   };
   const auto all_fail = [&](const Status& status) {
@@ -274,7 +275,7 @@ Status MooncakeStore::ask_batches(AgentSession& session, AgentCall kind,
       status = decoded.status();
       if (decoded.ok()) codes = std::move(decoded).value();
       if (status.ok() && kind == AgentCall::exists) {
-        const std::lock_guard lock(stats_mutex_);
+        const MutexLock lock(stats_mutex_);
         ++counts_.exists_calls;
       }
     }
@@ -301,7 +302,7 @@ StoreStats MooncakeStore::stats() const {
       if (answer.ok()) told = decode_pairs(*answer).value_or({});
     }
   }
-  const std::lock_guard lock(stats_mutex_);
+  const MutexLock lock(stats_mutex_);
   stats_.objects = number(told, "objects", stats_.objects);
   stats_.bytes_used = number(told, "bytes_used", stats_.bytes_used);
   stats_.bytes_limit = number(told, "bytes_limit", stats_.bytes_limit);
@@ -314,7 +315,7 @@ Status MooncakeStore::health() const { return agent_->session().status(); }
 MooncakeCounts MooncakeStore::counts() const {
   MooncakeCounts counts;
   {
-    const std::lock_guard lock(stats_mutex_);
+    const MutexLock lock(stats_mutex_);
     counts = counts_;
   }
   counts.agent_starts = agent_->starts();

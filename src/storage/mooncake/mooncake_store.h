@@ -19,7 +19,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,6 +27,7 @@
 #include <hitide/object_store.h>
 #include <hitide/result.h>
 
+#include "base/mutex.h"
 #include "spec/mooncake_options.h"
 #include "storage/call_gate.h"
 #include "storage/mooncake/agent_supervisor.h"
@@ -169,9 +169,9 @@ class MooncakeStore final : public ObjectStore {
   std::unique_ptr<AgentSupervisor> agent_;  // set once in open()
   std::unique_ptr<OwnerProcess> owner_;     // set once in open(), where there is a segment
 
-  mutable std::mutex stats_mutex_;
-  mutable StoreStats stats_;  // guarded by stats_mutex_
-  MooncakeCounts counts_;     // guarded by stats_mutex_
+  mutable Mutex stats_mutex_;
+  mutable StoreStats stats_ HITIDE_GUARDED_BY(stats_mutex_);
+  MooncakeCounts counts_ HITIDE_GUARDED_BY(stats_mutex_);
 };
 
 }  // namespace hitide

@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -32,19 +33,19 @@ OwnerProcess::OwnerProcess(ChildCommand command, FramePairs settings)
 OwnerProcess::~OwnerProcess() { stop(); }
 
 bool OwnerProcess::mounted() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return mounted_;
 }
 
 int OwnerProcess::pid() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pid_;
 }
 
 void OwnerProcess::take_line(const std::string& line) {
   if (line.starts_with("ready")) {
     log_info("segment_mounted", {{"owner", line.substr(std::min<std::size_t>(6, line.size()))}});
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     mounted_ = true;
   } else if (line.starts_with("unsupported ")) {
     log_warning("segment_owner_settings", {{"ignored", line.substr(12)},
@@ -85,7 +86,7 @@ void OwnerProcess::run_one() {
     return;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pid_ = (*child)->pid();
   }
   {
@@ -103,7 +104,7 @@ void OwnerProcess::run_one() {
   (*child)->signal(SIGKILL);
   (*child)->wait(kNoDeadline);
   (*child)->drain_errors();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!thread_.stopping()) log_warning("segment_owner_ended", {{"said", (*child)->error_tail()}});
   mounted_ = false;
   pid_ = -1;

@@ -7,11 +7,11 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
 #include <hitide/types.h>
 
+#include "base/mutex.h"
 #include "storage/mooncake/child_process.h"
 #include "storage/mooncake/frames.h"
 #include "storage/mooncake/stoppable_thread.h"
@@ -42,9 +42,9 @@ class OwnerProcess {
   const ChildCommand command_;
   const FramePairs settings_;
 
-  mutable std::mutex mutex_;
-  bool mounted_ = false;  // guarded by mutex_
-  int pid_ = -1;          // guarded by mutex_
+  mutable Mutex mutex_;
+  bool mounted_ HITIDE_GUARDED_BY(mutex_) = false;
+  int pid_ HITIDE_GUARDED_BY(mutex_) = -1;
   StoppableThread thread_;
 };
 

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -31,7 +32,7 @@ bool RegionTable::overlaps(std::span<const std::byte> bytes) const {
 Status RegionTable::check(const MemoryRegion& memory, bool& counted) {
   const std::span<std::byte> bytes = memory.bytes;
   if (bytes.empty()) return Status(StatusCode::invalid_argument, "a region of 0 bytes");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto same = entries_.find(bytes.data());
   counted = same != entries_.end() && same->second.region.memory.bytes.size() == bytes.size();
   if (counted) {
@@ -55,23 +56,23 @@ Status RegionTable::check(const MemoryRegion& memory, bool& counted) {
 }
 
 Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
-  const std::lock_guard changing(changing_);
+  const MutexLock changing(changing_);
   bool counted = false;
   HITIDE_RETURN_IF_ERROR(check(memory, counted));
   if (counted) return {};
   Entry entry{.region = {.number = next_number_++, .memory = memory}, .mapped = true};
   const Status status = map(entry.region);
   if (!status.ok()) return status.with_context(named(memory.bytes));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   entries_.emplace(memory.bytes.data(), std::move(entry));
   return {};
 }
 
 Status RegionTable::remove(std::span<std::byte> bytes, const Unmap& unmap) {
-  const std::lock_guard changing(changing_);
+  const MutexLock changing(changing_);
   std::uint32_t number = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto entry = entries_.find(bytes.data());
     if (entry == entries_.end() || entry->second.region.memory.bytes.size() != bytes.size()) {
       return Status(StatusCode::invalid_argument, named(bytes) + " is not registered");
@@ -86,10 +87,10 @@ Status RegionTable::remove(std::span<std::byte> bytes, const Unmap& unmap) {
 }
 
 void RegionTable::map_all(const Map& map) {
-  const std::lock_guard changing(changing_);
+  const MutexLock changing(changing_);
   std::vector<Region> regions;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& [base, entry] : entries_) {
       entry.mapped = false;
       regions.push_back(entry.region);
@@ -100,7 +101,7 @@ void RegionTable::map_all(const Map& map) {
   for (const Region& region : regions) {
     const Status status = map(region);
     if (!status.ok() && refused++ == 0) first = status.with_context(named(region.memory.bytes));
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Entry& entry = entries_.at(region.memory.bytes.data());
     entry.mapped = status.ok();
     entry.refused = !status.ok();
@@ -112,13 +113,13 @@ void RegionTable::map_all(const Map& map) {
 }
 
 void RegionTable::unmap_all() {
-  const std::lock_guard changing(changing_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock changing(changing_);
+  const MutexLock lock(mutex_);
   for (auto& [base, entry] : entries_) entry.mapped = false;
 }
 
 bool RegionTable::find(std::span<const std::byte> bytes, Place& place) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   auto entry = entries_.upper_bound(bytes.data());
   if (entry == entries_.begin()) return false;
   --entry;
@@ -131,12 +132,12 @@ bool RegionTable::find(std::span<const std::byte> bytes, Place& place) const {
 }
 
 std::size_t RegionTable::size() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return entries_.size();
 }
 
 std::size_t RegionTable::refused() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return static_cast<std::size_t>(std::count_if(
       entries_.begin(), entries_.end(), [](const auto& pair) { return pair.second.refused; }));
 }

@@ -8,11 +8,12 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <span>
 
 #include <hitide/object_store.h>
 #include <hitide/result.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -60,13 +61,13 @@ class RegionTable {
     bool refused = false;
   };
   using Entries = std::map<const std::byte*, Entry>;  // by the first byte
-  Status check(const MemoryRegion& memory, bool& counted);
-  bool overlaps(std::span<const std::byte> bytes) const;
+  Status check(const MemoryRegion& memory, bool& counted) HITIDE_REQUIRES(changing_);
+  bool overlaps(std::span<const std::byte> bytes) const HITIDE_REQUIRES(mutex_);
 
-  std::mutex changing_;  // held over a whole change; before mutex_
-  mutable std::mutex mutex_;
-  Entries entries_;            // guarded by mutex_; entries come and go under changing_ too
-  std::uint32_t next_number_;  // guarded by changing_
+  Mutex changing_;  // held over a whole change; before mutex_
+  mutable Mutex mutex_;
+  Entries entries_ HITIDE_GUARDED_BY(mutex_);  // entries come and go under changing_ too
+  std::uint32_t next_number_ HITIDE_GUARDED_BY(changing_);
 };
 
 }  // namespace hitide

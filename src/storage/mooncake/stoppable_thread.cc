@@ -10,6 +10,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -21,7 +22,7 @@ TimePoint now() { return SystemClock::instance().now(); }
 StoppableThread::StoppableThread() : wake_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
 
 void StoppableThread::start(std::function<void()> body) {
-  const std::lock_guard lock(join_mutex_);
+  const MutexLock lock(join_mutex_);
   thread_ = std::thread(std::move(body));
 }
 
@@ -31,7 +32,7 @@ void StoppableThread::stop() {
   if (::write(wake_.get(), &one, sizeof one) < 0) {
     log_error("stop_thread", {{"wake", "failed"}});  // the counter is full: it is awake
   }
-  const std::lock_guard lock(join_mutex_);
+  const MutexLock lock(join_mutex_);
   if (thread_.joinable()) thread_.join();
 }
 

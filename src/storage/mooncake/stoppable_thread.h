@@ -5,12 +5,12 @@
 
 #include <atomic>
 #include <functional>
-#include <mutex>
 #include <thread>
 
 #include <hitide/types.h>
 
 #include "base/file.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -33,8 +33,8 @@ class StoppableThread {
  private:
   const UniqueFd wake_;  // an eventfd
   std::atomic<bool> stopping_ = false;
-  std::mutex join_mutex_;
-  std::thread thread_;  // guarded by join_mutex_
+  Mutex join_mutex_;
+  std::thread thread_ HITIDE_GUARDED_BY(join_mutex_);
 };
 
 }  // namespace hitide
