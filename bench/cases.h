@@ -9,6 +9,7 @@ namespace hitide::bench {
 
 std::vector<Case> prefix_cases();    // match, next turn, page keys
 std::vector<Case> page_cases();      // allocate, free, evict
+std::vector<Case> scale_cases();     // insert, split, and 10^3 to 10^6 pages
 std::vector<Case> store_cases();     // file store, page store, restart
 std::vector<Case> mooncake_cases();  // Mooncake against its own client
 #ifdef HITIDE_BENCH_ENGINE

@@ -35,6 +35,7 @@ std::vector<Case> all_cases() {
   };
   add(prefix_cases());
   add(page_cases());
+  add(scale_cases());
   add(store_cases());
   add(mooncake_cases());
 #ifdef HITIDE_BENCH_ENGINE
