@@ -36,7 +36,7 @@ ctest --test-dir build/$(1) --output-on-failure --no-tests=error $(2) 2>&1 \
   | tee build/log/ctest-$(1).log
 endef
 
-.PHONY: help setup build run demo-mooncake serve test asan tsan bench format tidy clean
+.PHONY: help setup build run demo-mooncake serve test asan tsan bench format tidy lint clean
 
 export HITIDE_TEST_MODEL ?= $(CURDIR)/$(MODEL)
 
@@ -83,6 +83,11 @@ format: setup ## format the C++ sources in place
 tidy: setup ## check layers, includes, sizes, banned calls, links and format
 	@python3 tools/tidy.py
 	@$(CLANG_FORMAT) --dry-run --Werror $(SOURCES)
+
+lint: ## ask clang: thread-safety analysis and clang-tidy over every source file
+	@scripts/setup $(SETUP_ARGS) --lint
+	@scripts/step configure-dev cmake --preset dev
+	@tools/lint.py --build build/dev --jobs $(JOBS) $(ARGS)
 
 clean: ## remove everything that was built, fetched into the tree or logged
 	@rm -rf build
