@@ -32,6 +32,7 @@ struct StorageOptions {
   std::uint64_t bytes_max = 0;   // file: limit; 0: a tenth of the free disk, at most 64 GiB
   std::uint32_t segment_bytes = 256u << 20;  // file: size of a segment
   std::uint32_t sync_interval_ms = 1000;     // file: pause between syncs
+  bool sync_puts = false;                    // file: a page counts as stored once it is synced
   std::uint32_t threads = 2;                 // reads and writes in flight
   // Pools that the store cannot take as they are pass through bounce memory; false: they have no
   // L3.

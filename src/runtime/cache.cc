@@ -13,9 +13,9 @@ TimePoint first_answer_deadline() {
   return std::chrono::steady_clock::now() + std::chrono::seconds(2);
 }
 
-OpenedStore open_storage(const StorageOptions& options) {
+OpenedStore open_storage(const StorageOptions& options, const RankGeometry& ranks) {
   if (options.backend == "none") return {};
-  return open_store_client(options, first_answer_deadline());
+  return open_store_client(options, first_answer_deadline(), ranks);
 }
 
 Status empty_handle(std::string_view call) {
@@ -34,9 +34,10 @@ Cache::~Cache() {
 Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
                                            Device& device, std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
-  HITIDE_ASSIGN_OR_RETURN(std::shared_ptr<CacheImpl> impl,
-                          CacheImpl::open(options, model, device, open_storage(options.storage),
-                                          false, std::move(notify)));
+  HITIDE_ASSIGN_OR_RETURN(
+      std::shared_ptr<CacheImpl> impl,
+      CacheImpl::open(options, model, device, open_storage(options.storage, model.ranks), false,
+                      std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
@@ -65,7 +66,8 @@ Status Cache::attach_storage(const StorageOptions& storage, const PolicyOptions&
   if (storage.backend == "none") {
     return Status(StatusCode::invalid_argument, "attach_storage: 'none' is no store; detach it");
   }
-  return impl_->attach_storage([&] { return open_storage(storage); }, &storage, policy, deadline);
+  return impl_->attach_storage([&] { return open_storage(storage, impl_->ranks()); }, &storage,
+                               policy, deadline);
 }
 Status Cache::attach_storage(std::unique_ptr<ObjectStore> store, const PolicyOptions& policy,
                              TimePoint deadline) {

@@ -40,6 +40,7 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
                                                  std::function<void()> notify);
   ~CacheImpl() override;
 
+  const RankGeometry& ranks() const { return model_.ranks; }
   Result<PrefixHandle> open_prefix(const PrefixRequest& request);
   void note_prefill(std::uint32_t tokens, Duration time);
   Status flush();

@@ -30,7 +30,8 @@ OpenedStore store_client(std::unique_ptr<ObjectStore> store, TimePoint deadline)
   return opened;
 }
 
-OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline) {
+OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline,
+                              const RankGeometry& ranks) {
   OpenedStore opened;
   opened.client.kind = kind_of(options);
   if (options.backend == "mooncake") {
@@ -38,7 +39,7 @@ OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline)
     opened.client.transport_available = opened.status.ok();
   }
   if (opened.status.ok()) {
-    Result<std::unique_ptr<ObjectStore>> store = open_object_store(options);
+    Result<std::unique_ptr<ObjectStore>> store = open_object_store(options, ranks);
     if (store.ok()) return store_client(std::move(store).value(), deadline);
     opened.status = store.status();
     opened.client.reachable = false;

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include <hitide/model_spec.h>
 #include <hitide/object_store.h>
 #include <hitide/options.h>
 #include <hitide/result.h>
@@ -21,8 +22,9 @@ struct OpenedStore {
 // Opens options.backend and waits for its first answer until `deadline` at most. Never fails: a
 // wrong option, a missing package, a transport that cannot work here and a store that is down are
 // all in the result. Where `store` is set and the client is not reachable, ask
-// store->wait_until_ready() again later.
-OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline);
+// store->wait_until_ready() again later. `ranks`: of several, each has a file store of its own.
+OpenedStore open_store_client(const StorageOptions& options, TimePoint deadline,
+                              const RankGeometry& ranks = {});
 
 // The same for a store that is open.
 OpenedStore store_client(std::unique_ptr<ObjectStore> store, TimePoint deadline);

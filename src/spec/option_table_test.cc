@@ -61,6 +61,7 @@ constexpr Sample kStorageSamples[] = {
     {"max_size", "2GiB", "2 GiB"},
     {"segment_size", "4MiB", "4 MiB"},
     {"sync_interval_ms", "10", "10"},
+    {"sync_puts", "true", "true"},
     {"threads", "8", "8"},
     {"prefetch_threshold", "64", "64"},
     {"prefetch_timeout_base", "0.5", "0.5"},

@@ -129,7 +129,8 @@ constexpr std::array kStorageRows = {
               [](Options& o, View v) { return set_text(o.cache.storage.path, v); },
               OptionScope::file},
     OptionRow{"max_size", "", kStorageGroup, OptionKind::bytes, "BYTES", ">= 0, or with a unit",
-              "a tenth of the free disk, at most 64 GiB", "file: it evicts to stay below this.",
+              "a tenth of the free disk, at most 64 GiB",
+              "file: it evicts to stay below this; of several ranks each.",
               [](const Options& o) { return format_bytes(o.cache.storage.bytes_max); },
               [](Options& o, View v) { return set_bytes(o.cache.storage.bytes_max, v, 1); },
               OptionScope::file},
@@ -152,6 +153,11 @@ constexpr std::array kStorageRows = {
               [](Options& o, View v) {
                 return set_count(o.cache.storage.sync_interval_ms, v, 1, 3'600'000);
               },
+              OptionScope::file},
+    OptionRow{"sync_puts", "", kStorageGroup, OptionKind::boolean, "BOOL", "a boolean", "",
+              "file: a page counts as stored once it is on the disk, and survives a power loss.",
+              [](const Options& o) { return word(o.cache.storage.sync_puts); },
+              [](Options& o, View v) { return set_boolean(o.cache.storage.sync_puts, v); },
               OptionScope::file},
     OptionRow{"threads", "", kStorageGroup, OptionKind::number, "COUNT", "1..64", "",
               "Reads and writes in flight.",

@@ -32,35 +32,43 @@ std::int64_t free_bytes_around(const std::string& directory) {
   return fd.valid() ? FileSystem::real().free_bytes(fd.get()) : -errno;
 }
 
-Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options) {
+Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options,
+                                                     std::uint64_t ranks) {
   FileStoreOptions file;
   file.path = options.path;
   file.bytes_max = options.bytes_max;
   file.segment_bytes = options.segment_bytes;
   file.sync_interval_ms = options.sync_interval_ms;
+  file.sync_puts = options.sync_puts;
   if (file.bytes_max == 0 && !file.path.empty()) {
     std::uint64_t used = 0;
     for (const SegmentPath& segment : list_segments(file.path)) used += segment.bytes;
     const std::int64_t free = free_bytes_around(file.path);
     if (free < 0) return errno_status(static_cast<int>(-free), "ask for free space", file.path);
-    file.bytes_max = default_bytes_max(static_cast<std::uint64_t>(free), used);
+    file.bytes_max = default_bytes_max(static_cast<std::uint64_t>(free), used) / ranks;
   }
   HITIDE_ASSIGN_OR_RETURN(auto store, FileStore::open(file));
   return std::unique_ptr<ObjectStore>(std::move(store));
 }
 
-Result<std::unique_ptr<ObjectStore>> open_memory_store(const StorageOptions& options) {
+Result<std::unique_ptr<ObjectStore>> open_memory_store(const StorageOptions& options,
+                                                       std::uint64_t ranks) {
+  static_cast<void>(ranks);
   const std::uint64_t limit = options.bytes_max == 0 ? kMemoryDefaultBytes : options.bytes_max;
   return std::unique_ptr<ObjectStore>(std::make_unique<MemoryStore>(limit));
 }
 
-Result<std::unique_ptr<ObjectStore>> open_null_store(const StorageOptions& options) {
+Result<std::unique_ptr<ObjectStore>> open_null_store(const StorageOptions& options,
+                                                     std::uint64_t ranks) {
+  static_cast<void>(ranks);
   static_cast<void>(options);
   return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
 }
 
 // Behind a breaker: a store that is away costs no call any time.
-Result<std::unique_ptr<ObjectStore>> open_mooncake_store(const StorageOptions& options) {
+Result<std::unique_ptr<ObjectStore>> open_mooncake_store(const StorageOptions& options,
+                                                         std::uint64_t ranks) {
+  static_cast<void>(ranks);
   HITIDE_ASSIGN_OR_RETURN(auto store, MooncakeStore::open(options.mooncake));
   return std::unique_ptr<ObjectStore>(
       std::make_unique<BreakerStore>(std::move(store), BreakerOptions()));
@@ -68,7 +76,7 @@ Result<std::unique_ptr<ObjectStore>> open_mooncake_store(const StorageOptions& o
 
 struct Backend {
   std::string_view name;
-  Result<std::unique_ptr<ObjectStore>> (*open)(const StorageOptions& options);
+  Result<std::unique_ptr<ObjectStore>> (*open)(const StorageOptions& options, std::uint64_t ranks);
 };
 constexpr Backend kBackends[] = {
     {"file", open_file_store},
@@ -76,6 +84,10 @@ constexpr Backend kBackends[] = {
     {"mooncake", open_mooncake_store},
     {"null", open_null_store},
 };
+
+std::uint64_t count_of(const RankGeometry& ranks) {
+  return std::uint64_t{ranks.tp_size} * ranks.cp_size * ranks.pp_size * ranks.dp_size;
+}
 
 }  // namespace
 
@@ -89,9 +101,21 @@ std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t sto
   return std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost);
 }
 
-Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options) {
+std::string rank_directory(const std::string& path, const RankGeometry& ranks) {
+  if (count_of(ranks) == 1 || path.empty()) return path;
+  std::uint64_t rank = ranks.dp_rank;
+  rank = rank * ranks.pp_size + ranks.pp_rank;
+  rank = rank * ranks.cp_size + ranks.cp_rank;
+  rank = rank * ranks.tp_size + ranks.tp_rank;
+  return fmt::format("{}/rank{}", path, rank);
+}
+
+Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& options,
+                                                       const RankGeometry& ranks) {
+  StorageOptions mine = options;
+  mine.path = rank_directory(options.path, ranks);
   for (const Backend& backend : kBackends) {
-    if (options.backend == backend.name) return backend.open(options);
+    if (options.backend == backend.name) return backend.open(mine, count_of(ranks));
   }
   return Status(StatusCode::invalid_argument,
                 fmt::format("there is no storage backend '{}': use one of {}", options.backend,

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <hitide/file_store.h>
+
 #include "base/log.h"
 #include "tests/support/store_bytes.h"
 #include "tests/support/temp_directory.h"
@@ -21,6 +23,28 @@ TEST(Registry, OpensWhatIsAskedFor) {
     EXPECT_EQ((*store)->capabilities().name, backend);
     EXPECT_EQ(put_object(**store, "key", bytes_of("key", 100)), StatusCode::ok);
   }
+  set_log_sink({});
+}
+
+TEST(Registry, EachRankHasADirectoryOfItsOwn) {
+  set_log_sink([](LogLevel, std::string_view) {});
+  const TempDirectory directory;
+  EXPECT_EQ(rank_directory("/s", {}), "/s");
+  EXPECT_EQ(rank_directory("/s", {.tp_rank = 1, .tp_size = 2}), "/s/rank1");
+  EXPECT_EQ(rank_directory("/s", {.tp_rank = 1, .tp_size = 2, .pp_rank = 2, .pp_size = 4}),
+            "/s/rank5");
+  EXPECT_EQ(rank_directory("/s", {.tp_size = 2, .dp_rank = 1, .dp_size = 2}), "/s/rank2");
+  StorageOptions options;
+  options.path = directory / "store";
+  auto first = open_object_store(options, {.tp_rank = 0, .tp_size = 2});
+  auto second = open_object_store(options, {.tp_rank = 1, .tp_size = 2});
+  ASSERT_TRUE(first.ok()) << first.status().to_string();
+  ASSERT_TRUE(second.ok()) << "one does not keep the other out: " << second.status().to_string();
+  EXPECT_EQ(put_object(**first, "key", bytes_of("key", 100)), StatusCode::ok);
+  EXPECT_EQ(exists_object(**second, "key"), StatusCode::not_found);
+  EXPECT_EQ(file_store_directories(options.path).size(), 2u);
+  EXPECT_EQ(open_object_store(options, {.tp_rank = 1, .tp_size = 2}).status().code(),
+            StatusCode::failed_precondition);
   set_log_sink({});
 }
 

@@ -144,6 +144,7 @@ class FileStore final : public ObjectStore {
     std::uint64_t erasures = 0;        // of records that a checkpoint might tell of
     std::uint32_t writers = 0;         // reserved and not yet published
     bool dirty = false;                // written since the last sync
+    bool going = false;                // its file is being deleted
     TimePoint stuck_until{};           // could not be deleted; not tried again before
     TimePoint checkpoint_after{};      // a checkpoint failed; not tried again before
     TimePoint compact_after{};         // nor this
@@ -299,6 +300,7 @@ class FileStore final : public ObjectStore {
   void sync_loop();
   Status sync_dirty();
   void distrust(std::uint64_t number);
+  void leave(const std::shared_ptr<SegmentFile>& gone);
   void settle(std::span<ItemResult> out, TimePoint deadline);
 
   const FileStoreOptions options_;

@@ -402,14 +402,20 @@ Status FileStore::sync_dirty() {
       first = errno_status(-result, "sync", segments_directory(options_.path));
     }
   }
-  if (active != nullptr && active->unlinked()) {
-    log_warning("file_store_segment_gone",
-                {{"path", active->path()}, {"effect", "what was written to it will be lost"}});
+  if (active != nullptr && active->unlinked()) leave(active);
+  return first;
+}
+
+// Somebody else has deleted the file, unless the store has.
+void FileStore::leave(const std::shared_ptr<SegmentFile>& gone) {
+  {
     const std::lock_guard lock(mutex_);
     const auto segment = segments_.find(active_);
-    if (segment != segments_.end() && segment->second.file == active) active_ = 0;
+    if (segment == segments_.end() || segment->second.file != gone || segment->second.going) return;
+    active_ = 0;
   }
-  return first;
+  log_warning("file_store_segment_gone",
+              {{"path", gone->path()}, {"effect", "what was written to it will be lost"}});
 }
 
 // The kernel may have dropped what it could not write, and says so once: it is not written again.

@@ -339,11 +339,12 @@ std::uint16_t FileStore::free_slot() {
 }
 
 bool FileStore::evictable(std::uint64_t number, const Segment& segment, Victim victim) const {
-  if (segment.writers > 0 || segment.stuck_until > clock_.now()) return false;
+  if (segment.writers > 0 || segment.going || segment.stuck_until > clock_.now()) return false;
   return number != active_ || (victim == Victim::any && segment.end != kBlockBytes);
 }
 
-// Deletes the oldest segment that nobody writes to and that lets itself be deleted.
+// Deletes the oldest segment that nobody writes to and that lets itself be deleted; those in which
+// everything is dead go first.
 Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
   HITIDE_RETURN_IF_ERROR(attached());
   const std::lock_guard evicting(evict_mutex_);
@@ -351,9 +352,16 @@ Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
     std::uint64_t number = 0;
     {
       const std::lock_guard lock(mutex_);
-      const auto oldest = std::find_if(segments_.begin(), segments_.end(), [&](const auto& entry) {
+      const auto may_go = [&](const auto& entry) {
         return evictable(entry.first, entry.second, victim);
+      };
+      // One in which nothing is alive costs nothing.
+      auto oldest = std::find_if(segments_.begin(), segments_.end(), [&](const auto& entry) {
+        return entry.second.file != nullptr && entry.second.live_bytes == 0 && may_go(entry);
       });
+      if (oldest == segments_.end()) {
+        oldest = std::find_if(segments_.begin(), segments_.end(), may_go);
+      }
       if (oldest == segments_.end()) {
         return Status(StatusCode::resource_exhausted,
                       fmt::format("file store in {}: its own limit of {} bytes is reached, {} are "
@@ -377,7 +385,9 @@ Result<std::uint64_t> FileStore::delete_segment(std::uint64_t number) {
   bool told = false;
   {
     const std::lock_guard lock(mutex_);
-    told = std::exchange(segments_.at(number).checkpoint_end, 0) > 0;
+    Segment& segment = segments_.at(number);
+    segment.going = true;
+    told = std::exchange(segment.checkpoint_end, 0) > 0;
   }
   if (told) files_.unlink(directory_.checkpoint(number));
   const FileAt file = directory_.segment(number);
@@ -386,7 +396,9 @@ Result<std::uint64_t> FileStore::delete_segment(std::uint64_t number) {
   const Status status = errno_status(-result, "delete", file.path);
   {
     const std::lock_guard lock(mutex_);
-    segments_.at(number).stuck_until = clock_.now() + kStuckPause;
+    Segment& segment = segments_.at(number);
+    segment.going = false;
+    segment.stuck_until = clock_.now() + kStuckPause;
     ++stats_.failures;
   }
   log_limited(LogLevel::warning, "file_store_segment_stuck", kLogInterval,

@@ -161,6 +161,20 @@ TEST_F(KeeperTest, AKeeperSurvivesEverythingThatFails) {
   EXPECT_EQ(check(name(599), kSize), kOk);
 }
 
+// However old what is alive is: a segment in which everything is dead goes before it.
+TEST_F(KeeperTest, DeadSegmentsGoBeforeOldOnes) {
+  options_.background = false;
+  ASSERT_TRUE(open().ok());
+  const int first = fill_segments(2);
+  const int second = fill_segments(3, first);
+  int count = fill_segments(4, second);
+  // The object that did not fit in the first is the first of the second.
+  remove_all_but(second - 1, [&](int n) { return n < first - 1; });
+  while (segment_exists(2)) ASSERT_EQ(put(name(count++), kSize), kOk);
+  EXPECT_EQ(held(first - 1), first - 1) << "of the oldest segment";
+  EXPECT_TRUE(segment_exists(1));
+}
+
 // ---- the limit ----------------------------------------------------------------------------------
 
 TEST_F(KeeperTest, TheLimitGrowsAndShrinksWhileServing) {
