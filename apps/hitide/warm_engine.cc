@@ -1,0 +1,135 @@
+// `hitide warm --model-path`: computes prompts by an engine of its own.
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "engine/llama/llama_engine.h"
+#include "server/setup.h"
+#include "spec/option_table.h"
+#include "spec/storage_config.h"
+#include "surroundings.h"
+#include "warm_target.h"
+
+namespace hitide::cli {
+namespace {
+
+constexpr std::chrono::minutes kPromptLimit(30);
+constexpr std::chrono::minutes kDrainLimit(5);
+
+class OneAnswer final : public GenerationSink {
+ public:
+  void on_admitted(const std::string& /*explanation_id*/) override {}
+  void on_text(std::string_view /*text*/) override {}
+  void on_done(GenerationResult result) override {
+    const std::lock_guard<std::mutex> hold(mutex_);
+    result_ = std::move(result);
+    done_ = true;
+    changed_.notify_all();
+  }
+  // False: it has not come in that time.
+  bool wait_for(std::chrono::seconds limit) {
+    std::unique_lock<std::mutex> hold(mutex_);
+    return changed_.wait_for(hold, limit, [&] { return done_; });
+  }
+  const GenerationResult& result() const { return result_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool done_ = false;
+  GenerationResult result_;
+};
+
+class EngineTarget final : public WarmTarget {
+ public:
+  explicit EngineTarget(std::unique_ptr<Engine> engine) : engine_(std::move(engine)) {}
+
+  Result<WarmedPrompt> compute(const WarmPrompt& prompt) override {
+    GenerationRequest request;
+    std::string text = prompt.text;
+    if (!prompt.messages.empty()) {
+      std::vector<ChatMessage> messages;
+      for (const auto& [role, content] : prompt.messages) messages.push_back({role, content});
+      HITIDE_ASSIGN_OR_RETURN(text, engine_->apply_chat_template(messages));
+    }
+    request.prompt = engine_->tokenize(text, true, true);
+    request.tokens_max = 1;
+    request.sampling.temperature = 0.0f;
+    request.cache_salt = prompt.cache_salt;
+    request.extra_key = prompt.extra_key;
+    request.label = fmt::format("warm-{}", prompt.line);
+    OneAnswer answer;
+    HITIDE_ASSIGN_OR_RETURN(const std::uint64_t id, engine_->submit(std::move(request), &answer));
+    if (!answer.wait_for(kPromptLimit)) {
+      engine_->cancel(id);
+      // The sink must live until its last call, which closing brings in any case.
+      if (!answer.wait_for(std::chrono::minutes(1))) {
+        engine_->close(std::chrono::steady_clock::now()).ignore();
+        answer.wait_for(kPromptLimit);
+      }
+      return Status(StatusCode::unavailable, "the engine has not computed it in half an hour");
+    }
+    if (answer.result().finish == FinishReason::failed) return answer.result().status;
+    return WarmedPrompt{.tokens = answer.result().prompt_tokens,
+                        .cached = answer.result().cached_tokens};
+  }
+
+  Result<std::int64_t> finish() override {
+    HITIDE_RETURN_IF_ERROR(engine_->close(std::chrono::steady_clock::now() + kDrainLimit));
+    return static_cast<std::int64_t>(engine_->cache_stats().backed_up_pages_storage);
+  }
+
+ private:
+  std::unique_ptr<Engine> engine_;
+};
+
+Result<ServeOptions> read_options(const GivenOptions& given) {
+  ServeOptions options;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : given) {
+    HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
+    names.push_back(name);
+  }
+  StorageOptions& storage = options.cache.storage;
+  storage.mooncake.package_path = installed_package();
+  storage.mooncake.python = default_python();
+  HITIDE_ASSIGN_OR_RETURN(const StorageConfigReport report,
+                          apply_storage_config(storage_environment(), options));
+  log_storage_config(report);
+  if (storage.backend == "file" && storage.path.empty()) {
+    storage.path = default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
+                                      environment("XDG_CACHE_HOME"), environment("HOME"));
+  }
+  HITIDE_RETURN_IF_ERROR(settle_options(options, names));
+  if (storage.backend == "none" || storage.backend == "null" || storage.backend == "memory") {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("--hicache-storage-backend: nothing lasts in {}; file or mooncake",
+                              storage.backend));
+  }
+  // Each prompt is stored when it has been computed, however often it is used.
+  options.cache.policy.write_policy = WritePolicy::write_through;
+  return options;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<WarmTarget>> open_warm_engine(const GivenOptions& given) {
+  HITIDE_ASSIGN_OR_RETURN(const ServeOptions options, read_options(given));
+  HITIDE_RETURN_IF_ERROR(check_model_file(options.engine.model_path));
+  set_log_level_by_name(options.server.log_level);
+  Result<std::unique_ptr<Engine>> engine = open_llama_engine(options.engine, options.cache);
+  if (!engine.ok()) return engine.status();
+  const CacheStats stats = (*engine)->cache_stats();
+  if (stats.storage_status != StorageStatus::on && stats.storage_status != StorageStatus::waiting) {
+    const std::string why = stats.storage_detail;
+    (*engine)->close(std::chrono::steady_clock::now()).ignore();
+    return Status(StatusCode::unavailable, "the store cannot be used: " + why);
+  }
+  return std::unique_ptr<WarmTarget>(std::make_unique<EngineTarget>(std::move(*engine)));
+}
+
+}  // namespace hitide::cli
