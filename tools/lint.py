@@ -5,8 +5,8 @@
     tools/lint.py [--build build/dev] [--jobs 2] [--only thread-safety] [FILE ...]
 
 Needs a configured build folder for its compile_commands.json. Each finding is printed once, also
-where many files include it. Exit code: 0 nothing found; 1 findings; 2 clang is missing, or the build
-folder is not configured."""
+where many files include it. Exit code: 0 nothing found; 1 findings; 2 clang is missing, or the
+build folder is not configured."""
 
 import argparse
 import concurrent.futures

@@ -53,7 +53,8 @@ def test_by_a_server_that_runs(program, server, tmp_path):
     server.wait_stored(before + out["prompt_tokens"] // 32 - 1)
     again = run_program(program, "warm", path, "--url", server.url + "/")
     assert again.returncode == DONE and "cached already" in again.stdout
-    lines = subprocess.run([program, "warm", "-", "--format", "lines", "--url", server.url, "--json"],
+    lines = subprocess.run([program, "warm", "-", "--format", "lines", "--url", server.url,
+                            "--json"],
                            input="one two three\n\nfour five six\n", capture_output=True, text=True,
                            timeout=60)
     assert json.loads(lines.stdout)["prompts"] == 2
@@ -70,7 +71,8 @@ def test_a_prompt_that_the_server_refuses_is_named_and_the_others_go_on(program,
 
 
 @pytest.mark.parametrize("content, part", [
-    ("", "no prompt"), ("\n \n", "no prompt"), ("{", "line 1"), ("\n3\n", "line 2"), ("{}", "prompt"),
+    ("", "no prompt"), ("\n \n", "no prompt"), ("{", "line 1"), ("\n3\n", "line 2"),
+    ("{}", "prompt"),
     ('{"prompt": "x", "messages": []}', "one of"), ('{"prompt": 3}', "'prompt'"), ('""', "empty"),
     ('{"messages": [{"role": "user"}]}', "'content'"), ('{"messages": 1}', "'messages'"),
     ('{"prompt": "x", "cache_salt": 1}', "'cache_salt'"),
