@@ -9,6 +9,10 @@
 // be used by one thread at a time. No call waits for a copy or for storage. `notify` (see open) is
 // called from a HiTide thread whenever a handle may have left waiting or loading; it must be short
 // and must not call back into the cache.
+//
+// Cost: one lock for all of them; a call holds it for its own computing alone. open_prefix and
+// commit hash and compare their tokens, linear in those that are new to the tree; admit and reserve
+// are linear in the pages that they hand out and evict; state and cached_tokens are constant.
 #pragma once
 
 #include <cstdint>

@@ -12,8 +12,10 @@
 //
 // The contract is checked for every device by tests/conformance/device_suite.h.
 //
-// Threading: submit() may be called from any thread and never blocks on copies; a device says
-// itself on which thread the work is done.
+// Threading: all methods from any thread, at once; attach() and detach() not beside each other.
+// submit() never blocks on copies; a device says itself on which thread the work is done.
+//
+// Cost: the core submits under its lock, so submit() should only queue: microseconds.
 #pragma once
 
 #include <cstdint>
@@ -35,22 +37,29 @@ struct DeviceGeometry {
 enum class CopyDirection : std::uint8_t { to_host, to_device };
 
 struct PageCopy {
-  PageId page;                   // device page
-  std::uint32_t position = 0;    // index of the page in its prefix: tokens [position*page_size, ..)
-  std::span<std::byte> payload;  // host memory, page_bytes long; stays until the completion
+  PageId page = {};            // device page
+  std::uint32_t position = 0;  // index of the page in its prefix: tokens [position*page_size, ..)
+  std::span<std::byte> payload = {};  // host memory, page_bytes long; stays until the completion
 };
 
 // Copies of consecutive positions, in order.
 struct CopyBatch {
-  std::uint64_t op_id = 0;
+  std::uint64_t op_id = 0;  // the caller's; unique among those that are not answered
   CopyDirection direction = CopyDirection::to_host;
-  SequenceId sequence;  // to_device on sequence-addressed devices: the sequence being filled
-  std::vector<PageCopy> pages;
+  SequenceId sequence = {};  // to_device on sequence-addressed devices: the sequence being filled
+  std::vector<PageCopy> pages = {};
 };
 
+// What came of each page. ok: its bytes are in place. cancelled: not done, by detach() or because a
+// page before it failed. resource_exhausted: no room on the device. data_loss: the bytes are not
+// those of this position. invalid_argument: a payload of another size. unimplemented: this device
+// cannot copy. internal: the page is not there under this generation, or the device failed. After
+// anything but ok a payload to the host holds undefined bytes, and a page on the device is as empty
+// as before; the caller counts it as missed.
 struct CopyCompletion {
   std::uint64_t op_id = 0;
-  std::vector<StatusCode> pages;  // one per page of the batch, in order
+  std::vector<StatusCode> pages = {};  // one per page of the batch, in order
+  // Nobody may reuse the payloads before this: the device may still touch them.
   TimePoint buffers_busy_until = TimePoint::min();
 };
 
@@ -65,9 +74,9 @@ struct SequenceCommand {
     trim,     // S keeps its first `position` pages; 0 releases it
   };
   Kind kind = Kind::trim;
-  SequenceId sequence;
+  SequenceId sequence = {};
   std::uint32_t position = 0;
-  std::vector<PageId> pages;
+  std::vector<PageId> pages = {};
 };
 
 // Where completions go. post() never blocks for long and never calls back into the device.
@@ -81,10 +90,11 @@ class Device {
  public:
   virtual ~Device() = default;
   virtual DeviceGeometry geometry() const = 0;
-  // Called once before the first submit; the sink outlives detach(). failed_precondition when
-  // attached already.
+  // Before the first submit, and again after a detach(). The sink is the caller's and outlives
+  // detach(). failed_precondition when attached already.
   virtual Status attach(CompletionSink* sink) = 0;
-  // Answers everything pending (as cancelled where not done) and forgets the sink.
+  // Answers everything pending (as cancelled where not done) and forgets the sink: nothing is
+  // posted once it has returned. Nothing may be submitted until the next attach(). Idempotent.
   virtual void detach() = 0;
   virtual void submit(CopyBatch batch) = 0;
   virtual void submit(SequenceCommand command) = 0;

@@ -49,7 +49,7 @@ struct EmulatedDeviceOptions {
     immediate,  // whoever submits or launches, before the call returns
     thread,     // a thread of the device, in real time
   };
-  DeviceGeometry geometry;
+  DeviceGeometry geometry = {};
   Drive drive = Drive::thread;
   Duration latency{};           // of a copy batch, a write or a read of a stream
   Duration latency_per_page{};  // more for each page of a copy batch
@@ -71,9 +71,9 @@ std::string_view to_string(DeviceFaultKind kind);
 
 struct DeviceFault {
   DeviceFaultKind kind = DeviceFaultKind::contract;
-  PageId page;              // the page as it was asked for; invalid where no page is concerned
+  PageId page = {};         // the page as it was asked for; invalid where no page is concerned
   std::uint64_t op_id = 0;  // of the copy batch; 0: no copy
-  std::string text;         // who did what to which page, and what was missing
+  std::string text = {};    // who did what to which page, and what was missing
 };
 
 struct DeviceStream {

@@ -1,5 +1,7 @@
 // Explanation: for every request, which tier served which span of the prompt, and why the rest was
 // not served. The spans are disjoint, in order, and sum to the prompt exactly.
+//
+// Threading: values and pure functions.
 #pragma once
 
 #include <cstdint>
@@ -61,11 +63,11 @@ struct MissedSpan {
 };
 
 struct Explanation {
-  std::string id;     // unique in this process
-  std::string label;  // the caller's name for the request
+  std::string id = {};     // unique in this process
+  std::string label = {};  // the caller's name for the request
   std::uint32_t prompt_tokens = 0;
-  std::vector<ServedSpan> served;
-  std::vector<MissedSpan> missed;
+  std::vector<ServedSpan> served = {};
+  std::vector<MissedSpan> missed = {};
   Duration storage_wait{};  // how long the request waited for storage
   Duration load_time{};     // from admission to the last page on the device
   Duration saved{};         // predicted recompute time of what was served, less the waits

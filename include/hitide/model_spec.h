@@ -1,5 +1,7 @@
 // What is cached: the pools of a model, their geometry, and the identity that pins the bytes.
 //
+// Threading: values and pure functions.
+//
 // Two engines share pages only where the whole ModelSpec, written down by its owner, is equal:
 // whatever changes a stored byte must be part of it.
 #pragma once
@@ -42,9 +44,9 @@ struct PoolSpec {
   std::uint32_t layers = 0;      // informative for packed pools
   std::uint32_t heads = 0;
   std::uint32_t head_dim = 0;
-  std::string dtype;         // for example "q8_0"
-  std::string index_source;  // empty: owns page ids; else the pool whose ids it borrows
-  HitPolicy hit_policy;
+  std::string dtype = {};         // for example "q8_0"
+  std::string index_source = {};  // empty: owns page ids; else the pool whose ids it borrows
+  HitPolicy hit_policy = {};
   bool required = true;  // false: may lose its L3 while the others go on (drafts)
   HostLayout layout = HostLayout::page_packed;
 };
@@ -62,13 +64,13 @@ struct RankGeometry {
 };
 
 struct ModelSpec {
-  std::string model_name;      // for people; not part of the identity
-  std::string weights_digest;  // hex digest of the weights, or a revision
+  std::string model_name = {};      // for people; not part of the identity
+  std::string weights_digest = {};  // hex digest of the weights, or a revision
   // Everything else that changes a stored bit: engine build, state format, KV type, flash
   // attention, rope, micro-batch class, back end. "name=value" each; order does not matter.
-  std::vector<std::string> numerics;
-  std::vector<PoolSpec> pools;  // the first one is the anchor: it hands out page ids
-  RankGeometry ranks;
+  std::vector<std::string> numerics = {};
+  std::vector<PoolSpec> pools = {};  // the first one is the anchor: it hands out page ids
+  RankGeometry ranks = {};
 
   const PoolSpec& anchor() const { return pools.front(); }
   std::uint32_t page_size() const { return pools.empty() ? 0 : pools.front().page_size; }

@@ -16,6 +16,8 @@
 //   had not been done by then answers deadline_exceeded.
 // - Buffers are the caller's and must stay until the call returns, and longer where the outcome's
 //   buffers_busy_until says so.
+// - Cost: a call may block for I/O; it is made from threads of the lanes alone, never from a
+//   request's. capabilities() and health() must not block.
 // - Threading: all methods may be called at once from any thread; close() waits for calls in
 //   flight, is idempotent, and every later call answers failed_precondition.
 #pragma once
@@ -41,7 +43,7 @@ enum class ClientKind : std::uint8_t {
 };
 
 struct StoreCapabilities {
-  std::string name;                    // "file", "memory", ...
+  std::string name = {};               // "file", "memory", ...
   std::uint64_t object_bytes_max = 0;  // a larger put answers invalid_argument
   std::uint32_t key_bytes_max = 255;
   std::uint32_t batch_items_max = 128;  // callers split; a larger batch is legal but not better
@@ -52,13 +54,13 @@ struct StoreCapabilities {
 };
 
 struct GetItem {
-  std::string_view key;
-  std::span<const std::span<std::byte>> buffers;  // scatter list, filled in order
+  std::string_view key = {};
+  std::span<const std::span<std::byte>> buffers = {};  // scatter list, filled in order
 };
 
 struct PutItem {
-  std::string_view key;
-  std::span<const std::span<const std::byte>> buffers;  // gather list
+  std::string_view key = {};
+  std::span<const std::span<const std::byte>> buffers = {};  // gather list
   std::string_view group =
       {};  // objects of one page share a group: evicted together where possible
 };
@@ -86,7 +88,7 @@ struct CallOutcome {
 // process can map them too: the region is [fd_offset, fd_offset + bytes.size()) of it. It must stay
 // open until the region is unregistered; below 0: private memory.
 struct MemoryRegion {
-  std::span<std::byte> bytes;
+  std::span<std::byte> bytes = {};
   int fd = -1;
   std::uint64_t fd_offset = 0;
 };

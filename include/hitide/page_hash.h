@@ -23,9 +23,9 @@ struct PageHashOptions {
   std::uint32_t page_size = 32;  // tokens (pairs with bigram), >= 1
   // Key of the page before the first one, where a chain is continued. It carries the namespace, so
   // that none may be given beside it.
-  std::optional<PageKey> parent;
-  std::optional<std::string_view> extra_key;   // adapter or other namespace, UTF-8
-  std::optional<std::string_view> cache_salt;  // tenant, UTF-8; "" is no salt
+  std::optional<PageKey> parent = {};
+  std::optional<std::string_view> extra_key = {};   // adapter or other namespace, UTF-8
+  std::optional<std::string_view> cache_salt = {};  // tenant, UTF-8; "" is no salt
   // Speculative decoding: place i holds the pair (id i, id i+1), and n ids make n - 1 places.
   bool bigram = false;
 };

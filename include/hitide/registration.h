@@ -3,7 +3,8 @@
 //
 //   PoolMemory + client --rule--> verdict, reason --> path --> attempt --> PoolRegistration
 //
-// Threading: values and pure functions.
+// Threading: values and pure functions, but for check_registration(), which blocks for seconds: it
+// opens a store and moves bytes, and may start programs.
 #pragma once
 
 #include <cstdint>
@@ -70,7 +71,7 @@ AllocatorKind allocator_kind(std::string_view name);
 
 // A pool as the rule sees it. Being logical is declared here, never guessed from a missing buffer.
 struct PoolMemory {
-  std::string pool;
+  std::string pool = {};
   bool required = true;  // false: may lose its L3 while the others go on
   bool logical = false;
   bool side_pools_only = false;  // not logical, no bytes of its own: all travel in side pools
@@ -85,7 +86,7 @@ struct PoolMemory {
 
 // What came of one pool. In JSON by these names, enumerators by their spelling.
 struct PoolRegistration {
-  std::string pool;
+  std::string pool = {};
   std::uint64_t bytes = 0;
   bool required = true;
   AllocatorKind allocator = AllocatorKind::none;
@@ -112,7 +113,7 @@ struct RegistrationCheck {
     std::string pool;
     AllocatorKind kind = AllocatorKind::shm;
   };
-  ModelSpec model;
+  ModelSpec model = {};
   std::uint32_t pages = 16;                         // of each pool with bytes
   AllocatorKind allocator = AllocatorKind::shm;     // mmap, shm or store
   std::vector<PoolAllocator> pool_allocators = {};  // of single pools; wins

@@ -1,4 +1,6 @@
 // What an engine says of a request, and what it gets. Used with Cache, see <hitide/cache.h>.
+//
+// Threading: values.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +13,13 @@
 
 namespace hitide {
 
+// What it refers to is the caller's and is read until open_prefix() returns.
 struct PrefixRequest {
-  std::span<const TokenId> tokens;             // [n], n >= 1; the prompt
-  std::optional<std::string_view> extra_key;   // adapter or other namespace
-  std::optional<std::string_view> cache_salt;  // tenant; two salts never share; "" is none
-  std::string_view label;                      // for the explanation
-  std::int32_t priority = 0;                   // eviction policy priority: high ones stay longer
+  std::span<const TokenId> tokens = {};             // [n], n >= 1; the prompt
+  std::optional<std::string_view> extra_key = {};   // adapter or other namespace
+  std::optional<std::string_view> cache_salt = {};  // tenant; two salts never share; "" is none
+  std::string_view label = {};                      // for the explanation
+  std::int32_t priority = 0;  // eviction policy priority: high ones stay longer
 };
 
 //   waiting   storage is being asked for more of the prefix; bounded by the prefetch deadline
@@ -27,8 +30,8 @@ struct PrefixRequest {
 enum class PrefixState : std::uint8_t { waiting, ready, loading, running, closed };
 
 struct Admission {
-  SequenceId sequence;        // invalid on page-addressed devices
-  std::vector<PageId> pages;  // device pages of the whole prompt, ceil(n / page_size)
+  SequenceId sequence = {};        // invalid on page-addressed devices
+  std::vector<PageId> pages = {};  // device pages of the whole prompt, ceil(n / page_size)
 };
 
 }  // namespace hitide

@@ -1,4 +1,6 @@
 // Result<T>: a value or the Status that says why there is none. Must be looked at.
+//
+// Threading: a value, as T is. It owns what it holds.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,7 @@
-// CacheStats: counters and gauges of one cache. Gauges are a moment's values; counters only grow.
+// CacheStats: counters and gauges of one cache. Gauges are a moment's values; counters only grow,
+// and start at 0 with the cache. Units are in the names; tokens are of prompts.
+//
+// Threading: a value; all of it is of one moment but for what storage says of itself.
 #pragma once
 
 #include <array>

@@ -1,4 +1,6 @@
 // The small nouns that every part of HiTide shares. Words: docs/glossary.md.
+//
+// Threading: values and pure functions.
 #pragma once
 
 #include <array>
