@@ -1,7 +1,8 @@
 // The contract of ObjectStore (include/hitide/object_store.h), as tests over every backend.
 //
 // To run it over a backend, add a line to the list in the one file of a test program that includes
-// this header: a name, and a function that opens an empty store.
+// this header: a name, and a function that opens an empty store. Needs GoogleTest and the public
+// headers alone.
 #pragma once
 
 #include <sys/mman.h>
@@ -24,9 +25,8 @@
 
 #include <hitide/object_store.h>
 
-#include "base/file.h"
-#include "tests/conformance/store_kind.h"
-#include "tests/support/store_bytes.h"
+#include "../support/store_bytes.h"
+#include "store_kind.h"
 
 namespace hitide {
 
@@ -304,6 +304,11 @@ TEST_P(ObjectStoreSuite, RemovingAPrefixLeavesEverythingElse) {
   const auto count = [&](std::string_view prefix) {
     return store().remove_prefix(prefix, {.deadline = soon()});
   };
+  if (count("model-a/").status().code() == StatusCode::unimplemented) {  // a store may be so
+    for (const std::string& key : ours) EXPECT_EQ(check_object(store(), key, 700), kept()) << key;
+    return;
+  }
+  for (const std::string& key : ours) put_object(store(), key, bytes_of(key, 700));
   EXPECT_EQ(count("").status().code(), StatusCode::invalid_argument) << "would be everything";
   EXPECT_EQ(count("model-c/").value(), 0u);
   EXPECT_EQ(count("model-a/").value(), keeps() ? ours.size() : 0u);
@@ -450,16 +455,18 @@ TEST_P(ObjectStoreSuite, StatsCount) {
 TEST_P(ObjectStoreSuite, MemoryMayBeRegisteredTwice) {
   constexpr std::size_t kBytes = 1 << 16;
   // Shared: a helper process may have to map it.
-  const UniqueFd file(::memfd_create("region", MFD_CLOEXEC));
-  ASSERT_EQ(::ftruncate(file.get(), kBytes), 0);
-  void* base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  const int file = ::memfd_create("region", MFD_CLOEXEC);
+  ASSERT_GE(file, 0);
+  ASSERT_EQ(::ftruncate(file, kBytes), 0);
+  void* base = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
   ASSERT_NE(base, MAP_FAILED);
   const std::span<std::byte> region(static_cast<std::byte*>(base), kBytes);
-  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file.get()}).ok());
-  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file.get()}).ok());
+  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file}).ok());
+  EXPECT_TRUE(store().register_memory({.bytes = region, .fd = file}).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
   EXPECT_TRUE(store().unregister_memory(region).ok());
   ::munmap(base, kBytes);
+  ::close(file);
 }
 
 TEST_P(ObjectStoreSuite, AfterCloseEverythingIsRefused) {
