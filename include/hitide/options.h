@@ -1,5 +1,8 @@
 // Options of the cache. Flags, --print-defaults, docs and validation are derived from one table
-// over these structs (src/spec/option_table.cc); a new option is a field here and a row there.
+// over these structs (src/spec/option_table.cc); a new option is a field here and a row there. The
+// meaning, unit and range of each is in docs/options.md, by the name of its flag.
+//
+// Threading: values. What is given to a Cache is copied.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +17,8 @@ namespace hitide {
 
 // Who hands out the host memory of one pool.
 struct HostAllocatorChoice {
-  std::string pool;
-  std::string kind;
+  std::string pool = {};
+  std::string kind = {};
 };
 
 struct HostOptions {
@@ -24,11 +27,15 @@ struct HostOptions {
                                   // both 0: a quarter of the memory that is free at start
   std::string allocator = "shm";  // "shm", "mmap" or "store" (memory of the store's client)
   std::vector<HostAllocatorChoice> pool_allocators = {};  // of single pools; wins
+  // Of shm and mmap memory; the start's log says what was got (event host_memory).
+  bool prefault = false;            // touched at the start, by several threads, not when first used
+  std::string huge_pages = "auto";  // "auto" (2 MiB, where the system has them) or "off"
+  std::string numa = "auto";        // "auto": over all nodes in turn; "off"; or a node's number
 };
 
 struct StorageOptions {
   std::string backend = "file";  // "file", "mooncake", "memory", "null" or "none" (no L3)
-  std::string path;              // file: directory; empty: the default directory
+  std::string path = {};         // file: directory; empty: the default directory
   std::uint64_t bytes_max = 0;   // file: limit; 0: a tenth of the free disk, at most 64 GiB
   std::uint32_t segment_bytes = 256u << 20;  // file: size of a segment
   std::uint32_t sync_interval_ms = 1000;     // file: pause between syncs
@@ -37,7 +44,7 @@ struct StorageOptions {
   // Pools that the store cannot take as they are pass through bounce memory; false: they have no
   // L3.
   bool staging = true;
-  MooncakeOptions mooncake;
+  MooncakeOptions mooncake = {};
   friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 };
 
@@ -82,9 +89,9 @@ struct PolicyOptions {
 
 struct CacheOptions {
   bool enabled = true;  // false: every prompt is computed, nothing is kept
-  HostOptions host;
-  StorageOptions storage;
-  PolicyOptions policy;
+  HostOptions host = {};
+  StorageOptions storage = {};
+  PolicyOptions policy = {};
   std::uint32_t explanations_kept = 1024;
   double prefill_tokens_per_s = 0.0;  // first guess until it has been measured; 0: none
 };

@@ -15,9 +15,17 @@ class MmapAllocator final : public HostAllocator {
   AllocatorKind kind() const override { return AllocatorKind::mmap; }
 
   Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
-    void* address =
-        ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (address == MAP_FAILED) return errno_status(errno, "mmap", name);
+    // Addresses with room for the next huge page; what is not needed of them goes back.
+    const std::uint64_t room_bytes = bytes + kHugePageBytes;
+    void* const room =
+        ::mmap(nullptr, room_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (room == MAP_FAILED) return errno_status(errno, "mmap", name);
+    const auto begin = reinterpret_cast<std::uintptr_t>(room);
+    const std::uintptr_t at = (begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
+    if (at > begin) ::munmap(room, at - begin);
+    const std::uintptr_t end = at + (bytes + 4095) / 4096 * 4096;
+    ::munmap(reinterpret_cast<void*>(end), begin + room_bytes - end);
+    void* const address = reinterpret_cast<void*>(at);
     // Refusals change nothing else. Prompts of other people do not belong into a core dump.
     static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
     static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));

@@ -3,6 +3,7 @@
 //   mmap    private anonymous memory, huge pages where the system gives them; for this process only
 //   shm     a sealed memfd, mapped shared: another process may map it too
 //   store   segments that a store's client hands out
+//   placed  a decorator of the first two: NUMA nodes, huge pages, pre-faulting (host_placement.h)
 //   pinned  a decorator: pins what another allocator hands out; answers for that one
 //
 // Threading: allocate() and release() from any thread. An allocator must outlive its segments.
@@ -22,9 +23,18 @@
 
 namespace hitide {
 
+// What the system gave of what it was asked for, in words for the log; empty: it was not asked.
+struct HostPlacement {
+  std::string numa = {};
+  std::string huge_pages = {};
+  std::uint64_t huge_bytes = 0;  // in huge pages already
+  std::string prefaulted = {};
+};
+
 struct HostSegment {
   UniqueFd fd;  // what `bytes` are a shared mapping of, from its start; not valid: private memory
   std::span<std::byte> bytes;
+  HostPlacement placement;
 };
 
 class HostAllocator {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/log.h"
 #include "spec/layout.h"
 
 namespace hitide {
@@ -44,7 +45,22 @@ Result<std::unique_ptr<HostMemory>> HostMemory::create(const HostMemoryShape& sh
     HITIDE_RETURN_IF_ERROR(memory->add_segment(name, count * shape.stride_bytes));
     slots += count;
   }
+  memory->log_placement(shape.name);
   return memory;
+}
+
+void HostMemory::log_placement(const std::string& name) const {
+  const HostPlacement& got = segments_.front().placement;  // all segments were asked the same
+  if (got.huge_pages.empty()) return;
+  std::uint64_t huge_bytes = 0;
+  for (const Segment& segment : segments_) huge_bytes += segment.placement.huge_bytes;
+  log_info("host_memory",
+           {{"pool", name},
+            {"allocator", to_string(allocator())},
+            {"bytes", bytes()},
+            {"huge_pages", huge_bytes > 0 ? std::to_string(huge_bytes) + " bytes" : got.huge_pages},
+            {"prefaulted", got.prefaulted.empty() ? "no" : got.prefaulted},
+            {"numa", got.numa.empty() ? "as the system does" : got.numa}});
 }
 
 Status HostMemory::add_segment(const std::string& name, std::uint64_t bytes) {

@@ -4,7 +4,8 @@
 //   [ slot 0 | slot 1 | ... ]     [ slot n | slot n+1 | ... ]
 //
 // Each segment has at most 1 GiB. No slot straddles two segments. Pages are touched when they are
-// first used, not before.
+// first used, unless the allocator does it (host_placement.h). Where that was asked anything of the
+// system, one line of the log (host_memory) says what was got.
 //
 // Threading: constant after construction.
 #pragma once
@@ -58,6 +59,7 @@ class HostMemory {
  private:
   HostMemory(const HostMemoryShape& shape, std::shared_ptr<HostAllocator> allocator);
   Status add_segment(const std::string& name, std::uint64_t bytes);
+  void log_placement(const std::string& name) const;
 
   std::shared_ptr<HostAllocator> allocator_;
   std::uint64_t stride_bytes_;

@@ -47,17 +47,29 @@ struct CgroupFiles {
 
 // The least room from the process's cgroup up to the root of what is mounted.
 void apply_cgroups(const std::string& mount, std::string path, const CgroupFiles& files,
-                   std::uint64_t& available) {
+                   MemoryRoom& least) {
   while (true) {
     const std::string folder = mount + (path == "/" ? "" : path);
     const auto room =
         cgroup_room(read_or_empty(folder + files.limit), read_or_empty(folder + files.usage),
                     read_or_empty(folder + "/memory.stat"));
-    if (room) available = std::min(available, *room);
+    if (room && *room < least.bytes) least = {*room, folder + files.limit};
     const std::size_t slash = path.rfind('/');
     if (path.size() <= 1 || slash == std::string::npos) return;
     path.resize(std::max<std::size_t>(slash, 1));
   }
+}
+
+// "--hicache-size asks for 5 bytes, bounce_bytes for 3: 8 together".
+std::string demands_text(std::uint64_t wanted, std::span<const MemoryDemand> others) {
+  std::string text = fmt::format("--hicache-size asks for {} bytes", wanted);
+  std::uint64_t sum = wanted;
+  for (const MemoryDemand& other : others) {
+    text += fmt::format(", {} for {}", other.option, other.bytes);
+    sum += other.bytes;
+  }
+  if (!others.empty()) text += fmt::format(": {} together", sum);
+  return text;
 }
 
 }  // namespace
@@ -99,45 +111,59 @@ std::optional<std::uint64_t> cgroup_room(std::string_view limit, std::string_vie
 
 }  // namespace host_size_internal
 
-Result<std::uint64_t> available_memory() {
-  HITIDE_ASSIGN_OR_RETURN(const std::string meminfo, read_file("/proc/meminfo", kFileBytesMax));
+Result<MemoryRoom> memory_room(const std::string& root) {
+  HITIDE_ASSIGN_OR_RETURN(const std::string meminfo,
+                          read_file(root + "/proc/meminfo", kFileBytesMax));
   const auto free = meminfo_bytes(meminfo, "MemAvailable");
   if (!free) return Status(StatusCode::unavailable, "/proc/meminfo has no MemAvailable line");
-  std::uint64_t available = *free;
-  const std::string cgroups = read_or_empty("/proc/self/cgroup");
+  MemoryRoom room{*free, "MemAvailable"};
+  const std::string cgroups = read_or_empty(root + "/proc/self/cgroup");
   if (const auto path = line_after(cgroups, "0::")) {
-    apply_cgroups("/sys/fs/cgroup", std::string(*path), {"/memory.max", "/memory.current"},
-                  available);
+    apply_cgroups(root + "/sys/fs/cgroup", std::string(*path), {"/memory.max", "/memory.current"},
+                  room);
   }
   // Version 1. Inside a container the path may lie outside of what is mounted; then the mount's
   // root is the container's own group, and the way up to it ends there.
-  apply_cgroups("/sys/fs/cgroup/memory", memory_cgroup_path(cgroups),
-                {"/memory.limit_in_bytes", "/memory.usage_in_bytes"}, available);
-  return available;
+  apply_cgroups(root + "/sys/fs/cgroup/memory", memory_cgroup_path(cgroups),
+                {"/memory.limit_in_bytes", "/memory.usage_in_bytes"}, room);
+  return room;
 }
 
-Result<HostSize> host_size(const HostOptions& options, const PageLayout& layout,
-                           std::uint64_t memory_available) {
-  if (layout.stride_bytes == 0) {
-    return Status(StatusCode::invalid_argument, "a pool without bytes has no host memory");
+Result<std::uint64_t> available_memory() {
+  HITIDE_ASSIGN_OR_RETURN(const MemoryRoom room, memory_room());
+  return room.bytes;
+}
+
+Result<HostSize> host_size(const HostOptions& options, std::span<const PageLayout> pools,
+                           const MemoryRoom& room, std::span<const MemoryDemand> others) {
+  std::uint64_t page_bytes = 0;
+  for (const PageLayout& pool : pools) {
+    if (pool.stride_bytes == 0) {
+      return Status(StatusCode::invalid_argument, "a pool without bytes has no host memory");
+    }
+    page_bytes += pool.stride_bytes;
   }
-  const std::uint64_t wanted = options.bytes != 0 ? options.bytes : memory_available / 4;
-  const std::uint64_t most = memory_available / 10 * 9;
-  if (wanted > most) {
+  if (pools.empty()) return Status(StatusCode::invalid_argument, "a host tier without pools");
+  std::uint64_t taken = 0;
+  for (const MemoryDemand& other : others) taken += other.bytes;
+  const std::uint64_t wanted =
+      options.bytes != 0 ? options.bytes : (room.bytes - std::min(taken, room.bytes)) / 4;
+  const std::uint64_t most = room.bytes / 10 * 9;
+  if (taken > most || wanted > most - taken) {
     return Status(StatusCode::resource_exhausted,
-                  fmt::format("--hicache-size asks for {} bytes, {} are free and {} may be taken: "
-                              "lower --hicache-size",
-                              wanted, memory_available, most));
+                  fmt::format("{}; {} are free ({}) and {} may be taken: lower --hicache-size{}",
+                              demands_text(wanted, others), room.bytes, room.limit, most,
+                              others.empty() ? "" : " or " + others.front().option));
   }
-  const std::uint64_t pages = std::min<std::uint64_t>(
-      wanted / layout.stride_bytes, std::numeric_limits<std::uint32_t>::max() - 1);
+  const std::uint64_t pages =
+      std::min<std::uint64_t>(wanted / page_bytes, std::numeric_limits<std::uint32_t>::max() - 1);
   if (pages == 0) {
     return Status(StatusCode::resource_exhausted,
-                  fmt::format("the host tier would get {} bytes and one page needs {}: raise "
-                              "--hicache-size",
-                              wanted, layout.stride_bytes));
+                  fmt::format("the host tier would get {} bytes of {} free ones ({}), and one page "
+                              "needs {}: raise --hicache-size",
+                              wanted, room.bytes, room.limit, page_bytes));
   }
-  return HostSize{static_cast<std::uint32_t>(pages), pages * layout.stride_bytes};
+  return HostSize{static_cast<std::uint32_t>(pages), pages * page_bytes};
 }
 
 }  // namespace hitide

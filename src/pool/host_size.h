@@ -1,10 +1,11 @@
-// How much memory the host tier takes.
+// How much memory the host tier takes. It is worked out, and refused, before anything is touched.
 //
-// Threading: pure functions, but for available_memory(), which reads what the system says.
+// Threading: pure functions, but for memory_room(), which reads what the system says.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -15,20 +16,34 @@
 
 namespace hitide {
 
-// Bytes that can be taken without pushing anything out: the least of MemAvailable and the room left
-// in each memory cgroup (version 2 and 1) that this process is in. unavailable: /proc is not there.
-Result<std::uint64_t> available_memory();
-
-struct HostSize {
-  std::uint32_t page_count = 0;
-  std::uint64_t bytes = 0;  // page_count strides
+struct MemoryRoom {
+  std::uint64_t bytes = 0;
+  std::string limit = {};  // what sets it: "MemAvailable", or a file of a cgroup
 };
 
-// Pages that fit into options.bytes, or into a quarter of `memory_available` where that is 0.
-// resource_exhausted: fewer than one page, or more than nine tenths of `memory_available`.
-// invalid_argument: a pool without bytes.
-Result<HostSize> host_size(const HostOptions& options, const PageLayout& layout,
-                           std::uint64_t memory_available);
+// Bytes that can be taken without pushing anything out: the least of MemAvailable and the room left
+// in each memory cgroup (version 2 and 1) that this process is in. unavailable: /proc is not there.
+// `root` goes in front of /proc and /sys.
+Result<MemoryRoom> memory_room(const std::string& root = "");
+Result<std::uint64_t> available_memory();
+
+// Memory that an option asks for.
+struct MemoryDemand {
+  std::string option;
+  std::uint64_t bytes = 0;
+};
+
+struct HostSize {
+  std::uint32_t page_count = 0;  // of each pool
+  std::uint64_t bytes = 0;       // of all pools together
+};
+
+// Pages that fit into options.bytes, or into a quarter of what `others` leave of `room` where that
+// is 0; each page has its stride in every pool. resource_exhausted, with the options and all
+// figures: fewer than one page, or more than nine tenths of `room` together with `others`.
+// invalid_argument: a pool without bytes, or no pool.
+Result<HostSize> host_size(const HostOptions& options, std::span<const PageLayout> pools,
+                           const MemoryRoom& room, std::span<const MemoryDemand> others = {});
 
 namespace host_size_internal {
 // The number behind "name:" in kB lines of /proc/meminfo, in bytes.

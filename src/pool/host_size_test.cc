@@ -1,8 +1,12 @@
 #include "pool/host_size.h"
 
+#include <filesystem>
+#include <fstream>
 #include <limits>
 
 #include <gtest/gtest.h>
+
+#include "tests/support/temp_directory.h"
 
 namespace hitide {
 namespace {
@@ -25,40 +29,66 @@ HostOptions bytes_of(std::uint64_t bytes) {
   return options;
 }
 
+Result<HostSize> size_of(std::uint64_t bytes, std::uint64_t stride, std::uint64_t free,
+                         std::vector<MemoryDemand> others = {}) {
+  const PageLayout layout = layout_of(stride);
+  return host_size(bytes_of(bytes), {&layout, 1}, {free, "MemAvailable"}, others);
+}
+
 TEST(HostSize, AQuarterOfTheFreeMemoryUnlessTold) {
-  const auto automatic = host_size(bytes_of(0), layout_of(kMiB), 100 * kMiB);
+  const auto automatic = size_of(0, kMiB, 100 * kMiB);
   ASSERT_TRUE(automatic.ok());
   EXPECT_EQ(automatic->page_count, 25u);
   EXPECT_EQ(automatic->bytes, 25 * kMiB);
-  const auto told = host_size(bytes_of(10 * kMiB + 1), layout_of(kMiB), 100 * kMiB);
-  ASSERT_TRUE(told.ok());
-  EXPECT_EQ(told->page_count, 10u);
+  EXPECT_EQ(size_of(10 * kMiB + 1, kMiB, 100 * kMiB)->page_count, 10u);
+  EXPECT_EQ(size_of(0, kMiB, 100 * kMiB, {{"bounce_bytes", 20 * kMiB}})->page_count, 20u)
+      << "of what others leave";
 }
 
 TEST(HostSize, RefusalsNameTheOption) {
   const auto check = [](std::uint64_t bytes, std::uint64_t stride, std::uint64_t available) {
-    const auto size = host_size(bytes_of(bytes), layout_of(stride), available);
+    const auto size = size_of(bytes, stride, available);
     EXPECT_EQ(size.status().code(), StatusCode::resource_exhausted);
     EXPECT_NE(size.status().message().find("--hicache-size"), std::string_view::npos);
+    EXPECT_NE(size.status().message().find("MemAvailable"), std::string_view::npos);
   };
   check(91 * kMiB, kMiB, 100 * kMiB);
   check(1000 * kMiB, kMiB, 100 * kMiB);
   check(kMiB - 1, kMiB, 100 * kMiB);  // not one page
   check(0, kMiB, 3 * kMiB);
   check(0, kMiB, 0);
-  EXPECT_EQ(host_size(bytes_of(90 * kMiB), layout_of(kMiB), 100 * kMiB)->page_count, 90u);
+  EXPECT_EQ(size_of(90 * kMiB, kMiB, 100 * kMiB)->page_count, 90u);
+}
+
+TEST(HostSize, AllPoolsAndEverybodyElseCountTogether) {
+  const std::vector<PageLayout> pools = {layout_of(3 * kMiB), layout_of(kMiB)};
+  const MemoryRoom room{100 * kMiB, "/sys/fs/cgroup/a/memory.max"};
+  const auto size = host_size(bytes_of(40 * kMiB), pools, room);
+  ASSERT_TRUE(size.ok());
+  EXPECT_EQ(size->page_count, 10u);
+  EXPECT_EQ(size->bytes, 40 * kMiB);
+  const std::vector<MemoryDemand> others = {{"global_segment_size", 40 * kMiB},
+                                            {"bounce_bytes", 11 * kMiB}};
+  const auto refused = host_size(bytes_of(40 * kMiB), pools, room, others);
+  EXPECT_EQ(refused.status().code(), StatusCode::resource_exhausted);
+  EXPECT_EQ(refused.status().message(),
+            "--hicache-size asks for 41943040 bytes, global_segment_size for 41943040, "
+            "bounce_bytes for 11534336: 95420416 together; 104857600 are free "
+            "(/sys/fs/cgroup/a/memory.max) and 94371840 may be taken: lower --hicache-size or "
+            "global_segment_size");
+  EXPECT_TRUE(host_size(bytes_of(39 * kMiB), pools, room, others).ok());
+  EXPECT_FALSE(size_of(0, kMiB, 100 * kMiB, {{"global_segment_size", UINT64_MAX}}).ok());
 }
 
 TEST(HostSize, PageCountFitsItsType) {
-  const auto size =
-      host_size(bytes_of(0), layout_of(4096), std::numeric_limits<std::uint64_t>::max());
+  const auto size = size_of(0, 4096, std::numeric_limits<std::uint64_t>::max());
   ASSERT_TRUE(size.ok());
   EXPECT_LT(size->page_count, std::numeric_limits<std::uint32_t>::max());
 }
 
 TEST(HostSize, RefusesPoolsWithoutBytes) {
-  EXPECT_EQ(host_size(HostOptions{}, layout_of(0), 100 * kMiB).status().code(),
-            StatusCode::invalid_argument);
+  EXPECT_EQ(size_of(0, 0, 100 * kMiB).status().code(), StatusCode::invalid_argument);
+  EXPECT_EQ(host_size({}, {}, {kMiB, ""}).status().code(), StatusCode::invalid_argument);
 }
 
 TEST(HostSize, ReadsMeminfo) {
@@ -85,6 +115,50 @@ TEST(HostSize, FindsTheMemoryControllersPath) {
   EXPECT_EQ(memory_cgroup_path("3:memory_pressure:/a\n0::/d\n"), "/");
   EXPECT_EQ(memory_cgroup_path("garbage"), "/");
   EXPECT_EQ(memory_cgroup_path(""), "/");
+}
+
+// A machine of files: the least of all limits counts, and is named.
+class FakeMachine {
+ public:
+  void write(const std::string& path, const std::string& text) {
+    const std::filesystem::path file = root() + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file) << text;
+  }
+  std::string root() const { return directory_ / "root"; }
+
+ private:
+  TempDirectory directory_;
+};
+
+TEST(HostSize, K15_TheLeastLimitOfCgroupsCounts) {
+  FakeMachine machine;
+  EXPECT_FALSE(memory_room(machine.root()).ok());
+  machine.write("/proc/meminfo", "MemTotal: 1 kB\nMemAvailable: 1000 kB\n");
+  EXPECT_EQ(memory_room(machine.root())->bytes, 1'024'000u);
+  EXPECT_EQ(memory_room(machine.root())->limit, "MemAvailable");
+
+  machine.write("/proc/self/cgroup", "0::/outer/inner\n");
+  const std::string outer = "/sys/fs/cgroup/outer";
+  machine.write(outer + "/inner/memory.max", "max\n");
+  machine.write(outer + "/inner/memory.current", "5000\n");
+  EXPECT_EQ(memory_room(machine.root())->limit, "MemAvailable");
+  machine.write(outer + "/memory.max", "900000\n");
+  machine.write(outer + "/memory.current", "300000\n");
+  machine.write(outer + "/memory.stat", "anon 1\ninactive_file 100000\n");
+  EXPECT_EQ(memory_room(machine.root())->bytes, 700'000u);
+  EXPECT_EQ(memory_room(machine.root())->limit, machine.root() + outer + "/memory.max");
+}
+
+TEST(HostSize, K15_LimitsOfTheFirstVersionOfCgroupsCountToo) {
+  FakeMachine machine;
+  machine.write("/proc/meminfo", "MemAvailable: 1000 kB\n");
+  machine.write("/proc/self/cgroup", "4:cpu,memory:/job\n");
+  const std::string group = "/sys/fs/cgroup/memory/job";
+  machine.write(group + "/memory.limit_in_bytes", "500000\n");
+  machine.write(group + "/memory.usage_in_bytes", "100000\n");
+  EXPECT_EQ(memory_room(machine.root())->bytes, 400'000u);
+  EXPECT_EQ(memory_room(machine.root())->limit, machine.root() + group + "/memory.limit_in_bytes");
 }
 
 TEST(HostSize, ThisMachineHasMemory) {

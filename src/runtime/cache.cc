@@ -36,19 +36,21 @@ Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const Mo
   HITIDE_RETURN_IF_ERROR(validate(options));
   HITIDE_ASSIGN_OR_RETURN(
       std::shared_ptr<CacheImpl> impl,
-      CacheImpl::open(options, model, device, open_storage(options.storage, model.ranks), false,
-                      std::move(notify)));
+      CacheImpl::open(
+          options, model, device, [&] { return open_storage(options.storage, model.ranks); }, false,
+          std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 
 Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const ModelSpec& model,
                                            Device& device, std::unique_ptr<ObjectStore> store,
                                            std::function<void()> notify) {
-  OpenedStore opened;
-  if (store) opened = store_client(std::move(store), first_answer_deadline());
+  const auto open_store = [&] {
+    return store ? store_client(std::move(store), first_answer_deadline()) : OpenedStore();
+  };
   HITIDE_ASSIGN_OR_RETURN(
       std::shared_ptr<CacheImpl> impl,
-      CacheImpl::open(options, model, device, std::move(opened), true, std::move(notify)));
+      CacheImpl::open(options, model, device, open_store, true, std::move(notify)));
   return std::unique_ptr<Cache>(new Cache(std::move(impl)));
 }
 

@@ -71,27 +71,24 @@ CacheImpl::CacheImpl(const CacheOptions& options, const ModelSpec& model, Device
 
 Result<std::shared_ptr<CacheImpl>> CacheImpl::open(const CacheOptions& options,
                                                    const ModelSpec& model, Device& device,
-                                                   OpenedStore opened, bool store_given,
-                                                   std::function<void()> notify) {
+                                                   const std::function<OpenedStore()>& open_store,
+                                                   bool store_given, std::function<void()> notify) {
   HITIDE_RETURN_IF_ERROR(validate(options));
   HITIDE_RETURN_IF_ERROR(fits(model, device.geometry()));
   HITIDE_RETURN_IF_ERROR(names_pools(options.host, model));
+  // Before a store is opened, which may take memory too.
+  HITIDE_ASSIGN_OR_RETURN(const HostSize size,
+                          planned_host_size(options.host, model, device.geometry(),
+                                            store_given ? std::vector<MemoryDemand>{}
+                                                        : other_demands(options.storage)));
   std::shared_ptr<CacheImpl> impl(new CacheImpl(options, model, device, std::move(notify)));
-  HITIDE_RETURN_IF_ERROR(impl->start(options, model, std::move(opened), store_given));
+  HITIDE_RETURN_IF_ERROR(impl->start(size, open_store(), store_given));
   return impl;
 }
 
-Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened,
-                        bool store_given) {
-  HITIDE_ASSIGN_OR_RETURN(const std::uint64_t memory, available_memory());
-  const PageLayout layout = page_layout(model.anchor());
-  HostOptions host = options.host;
-  if (host.bytes == 0 && host.ratio > 0.0) {
-    const double device_bytes = static_cast<double>(device_.geometry().page_count) *
-                                static_cast<double>(layout.stride_bytes);
-    host.bytes = static_cast<std::uint64_t>(host.ratio * device_bytes);
-  }
-  HITIDE_ASSIGN_OR_RETURN(const HostSize size, host_size(host, layout, memory));
+Status CacheImpl::start(const HostSize& size, OpenedStore opened, bool store_given) {
+  const CacheOptions& options = options_;
+  const ModelSpec& model = model_;
   const bool wanted = opened.store != nullptr || !opened.status.ok();
   const std::lock_guard admin(admin_mutex_);
   attached_ = options.storage;
@@ -108,7 +105,7 @@ Status CacheImpl::start(const CacheOptions& options, const ModelSpec& model, Ope
   config.device_pages = geometry.page_count;
   config.device_sequences = geometry.sequence_count;
   config.host_pages = size.page_count;
-  config.page_bytes = layout.object_bytes();
+  config.page_bytes = page_layout(model.anchor()).object_bytes();
   config.policy = options.policy;
   config.explanations_kept = options.explanations_kept;
   config.prefill_tokens_per_s = options.prefill_tokens_per_s;
@@ -134,13 +131,15 @@ Status CacheImpl::make_host_pool(const CacheOptions& options, const ModelSpec& m
                                  const HostSize& size) {
   const PoolSpec& pool = model.anchor();
   const AllocatorKind kind = chosen_allocator(options.host, pool.name);
-  HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, tier()->store()));
+  HITIDE_ASSIGN_OR_RETURN(auto allocator, placed_allocator_of(kind, tier()->store(), options.host));
   Result<std::unique_ptr<HostPool>> made = HostPool::create(pool, size.page_count, allocator);
   if (!made.ok() && kind == AllocatorKind::store) {
     log_warning("host_allocator", {{"pool", pool.name},
                                    {"reason", made.status().to_string()},
                                    {"effect", "shm memory instead"}});
-    made = HostPool::create(pool, size.page_count);
+    HITIDE_ASSIGN_OR_RETURN(allocator,
+                            placed_allocator_of(AllocatorKind::shm, nullptr, options.host));
+    made = HostPool::create(pool, size.page_count, allocator);
   }
   HITIDE_RETURN_IF_ERROR(made.status());
   host_pool_ = std::move(made).value();

@@ -36,8 +36,8 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
  public:
   static Result<std::shared_ptr<CacheImpl>> open(const CacheOptions& options,
                                                  const ModelSpec& model, Device& device,
-                                                 OpenedStore opened, bool store_given,
-                                                 std::function<void()> notify);
+                                                 const std::function<OpenedStore()>& open_store,
+                                                 bool store_given, std::function<void()> notify);
   ~CacheImpl() override;
 
   const RankGeometry& ranks() const { return model_.ranks; }
@@ -73,8 +73,7 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
 
   CacheImpl(const CacheOptions& options, const ModelSpec& model, Device& device,
             std::function<void()> notify);
-  Status start(const CacheOptions& options, const ModelSpec& model, OpenedStore opened,
-               bool store_given);
+  Status start(const HostSize& size, OpenedStore opened, bool store_given);
   Status make_host_pool(const CacheOptions& options, const ModelSpec& model, const HostSize& size);
   void storage_attached(TransferEngine& lanes);
   StorageTier::Hooks storage_hooks();

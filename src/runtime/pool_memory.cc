@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "base/file.h"
+#include "pool/host_placement.h"
 
 namespace hitide {
 
@@ -42,6 +43,43 @@ Result<std::shared_ptr<HostAllocator>> allocator_of(AllocatorKind kind, ObjectSt
   }
   return Status(StatusCode::invalid_argument,
                 fmt::format("host allocator {}: it is shm, mmap or store", to_string(kind)));
+}
+
+Result<std::shared_ptr<HostAllocator>> placed_allocator_of(AllocatorKind kind, ObjectStore* store,
+                                                           const HostOptions& options) {
+  HITIDE_ASSIGN_OR_RETURN(auto allocator, allocator_of(kind, store));
+  if (kind != AllocatorKind::shm && kind != AllocatorKind::mmap) return allocator;
+  return placed_allocator(std::move(allocator), options);
+}
+
+std::vector<MemoryDemand> other_demands(const StorageOptions& storage) {
+  std::vector<MemoryDemand> demands;
+  if (storage.backend != "mooncake") return demands;
+  const MooncakeOptions& mooncake = storage.mooncake;
+  if (!mooncake.standalone_storage && mooncake.global_segment_size > 0) {
+    demands.push_back({"global_segment_size", mooncake.global_segment_size});
+  }
+  demands.push_back({"bounce_bytes", mooncake.bounce_bytes});
+  return demands;
+}
+
+Result<HostSize> planned_host_size(const HostOptions& options, const ModelSpec& model,
+                                   const DeviceGeometry& device,
+                                   const std::vector<MemoryDemand>& others) {
+  HITIDE_ASSIGN_OR_RETURN(const MemoryRoom room, memory_room());
+  std::vector<PageLayout> layouts;
+  std::uint64_t page_bytes = 0;
+  for (const PoolSpec& pool : model.pools) {
+    layouts.push_back(page_layout(pool));
+    page_bytes += layouts.back().stride_bytes;
+  }
+  HostOptions host = options;
+  if (host.bytes == 0 && host.ratio > 0.0) {
+    const double device_bytes =
+        static_cast<double>(device.page_count) * static_cast<double>(page_bytes);
+    host.bytes = static_cast<std::uint64_t>(host.ratio * device_bytes);
+  }
+  return host_size(host, layouts, room, others);
 }
 
 AllocatorKind chosen_allocator(const HostOptions& options, std::string_view pool) {

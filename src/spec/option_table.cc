@@ -67,6 +67,16 @@ Status set_host_allocator(HostOptions& host, View value) {
   return {};
 }
 
+Status set_numa(HostOptions& host, View value) {
+  if (value != "auto" && value != "off") {
+    std::uint32_t node = 0;
+    const Status number = set_count(node, value, 0, 1023);
+    if (!number.ok()) return unknown_name(value, "auto, off or the number of a node");
+  }
+  host.numa = value;
+  return {};
+}
+
 std::string host_allocator_text(const HostOptions& host) {
   std::string text = host.allocator;
   for (const HostAllocatorChoice& choice : host.pool_allocators) {
@@ -235,6 +245,26 @@ constexpr std::array kCacheRows = {
               [](const Options& o) { return host_allocator_text(o.cache.host); },
               [](Options& o, View v) { return set_host_allocator(o.cache.host, v); },
               OptionScope::any, "", true},
+    OptionRow{"--host-prefault", "", kCache, OptionKind::toggle, "", "", "off",
+              "Touch host memory at the start, on several threads, so that no request pays for its "
+              "first use; the start takes 0.6 s a GiB and more. shm and mmap memory.",
+              [](const Options& o) { return toggle_text(o.cache.host.prefault); },
+              [](Options& o, View) {
+                o.cache.host.prefault = true;
+                return Status();
+              }},
+    OptionRow{"--host-huge-pages", "", kCache, OptionKind::text, "CHOICE", "auto, off", "",
+              "Huge pages for host memory where the system has them; shm memory may need "
+              "--host-prefault for them. The log's line host_memory says what was got.",
+              [](const Options& o) { return o.cache.host.huge_pages; },
+              [](Options& o, View v) {
+                return set_choice(o.cache.host.huge_pages, v, {"auto", "off"});
+              }},
+    OptionRow{"--host-numa", "", kCache, OptionKind::text, "CHOICE", "auto, off, or a node", "",
+              "NUMA nodes of host memory: auto is all in turn where there are several, off leaves "
+              "it to the system.",
+              [](const Options& o) { return o.cache.host.numa; },
+              [](Options& o, View v) { return set_numa(o.cache.host, v); }},
     OptionRow{"--hicache-storage-backend", "", kCache, OptionKind::text, "BACKEND",
               "file, mooncake, memory, null, none", "",
               "The storage tier; none turns it off, memory and null are for tests.",

@@ -46,6 +46,9 @@ constexpr Sample kSamples[] = {
     {"--hicache-io-backend", "kernel", "kernel"},
     {"--hicache-host-memory-mode", "cache", "cache"},
     {"--host-allocator", "draft=mmap", "shm draft=mmap"},
+    {"--host-prefault", "", "on"},
+    {"--host-huge-pages", "off", "off"},
+    {"--host-numa", "3", "3"},
     {"--hicache-storage-backend", "mooncake", "mooncake"},
     {"--hicache-storage-backend-extra-config", "{}", "{}"},
     {"--strict-config", "", "on"},
@@ -178,6 +181,10 @@ TEST(OptionTable, EveryValueIsCheckedAndTheMessageNamesOptionValueAndLimit) {
   expect_refused(option_table(), "--hicache-host-memory-mode", "buffer_only", "cache");
   expect_refused(option_table(), "--hicache-storage-backend", "hf3fs", "mooncake");
   expect_refused(option_table(), "--host-allocator", "heap", "store");
+  expect_refused(option_table(), "--host-huge-pages", "1GB", "off");
+  expect_refused(option_table(), "--host-numa", "near", "auto");
+  expect_refused(option_table(), "--host-numa", "5000", "auto");
+  expect_refused(option_table(), "--host-numa", "", "auto");
   expect_refused(option_table(), "--host-allocator", "draft=", "store");
   expect_refused(option_table(), "--host-allocator", "=shm", "name");
   expect_refused(option_table(), "--host-allocator", "Draft=shm", "name");

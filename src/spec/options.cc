@@ -29,10 +29,23 @@ Status validate_allocator(const std::string& pool, const std::string& kind) {
                                                pool.empty() ? "" : pool + "=", kind));
 }
 
+bool is_numa_choice(std::string_view choice) {
+  if (choice == "auto" || choice == "off") return true;
+  const bool digits =
+      std::all_of(choice.begin(), choice.end(), [](char c) { return c >= '0' && c <= '9'; });
+  return digits && !choice.empty() && choice.size() <= 4;
+}
+
 Status validate_host(const HostOptions& host) {
   HITIDE_RETURN_IF_ERROR(validate_allocator("", host.allocator));
   for (const HostAllocatorChoice& choice : host.pool_allocators) {
     HITIDE_RETURN_IF_ERROR(validate_allocator(choice.pool, choice.kind));
+  }
+  if (host.huge_pages != "auto" && host.huge_pages != "off") {
+    return invalid("host-huge-pages", fmt::format("'{}' is not auto or off", host.huge_pages));
+  }
+  if (!is_numa_choice(host.numa)) {
+    return invalid("host-numa", fmt::format("'{}' is not auto, off or a node's number", host.numa));
   }
   return {};
 }
