@@ -38,7 +38,7 @@ def fill(start, store, prompt, expected, *arguments, **keys):
 
 def segment_files(store):
     found = [os.path.join(folder, name) for folder, _, names in os.walk(store) for name in names
-             if os.path.getsize(os.path.join(folder, name)) > 4096]
+             if name.endswith(".seg") and os.path.getsize(os.path.join(folder, name)) > 4096]
     assert found, f"no segments in {store}"
     return found
 
