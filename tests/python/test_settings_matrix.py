@@ -1,5 +1,5 @@
-"""One scenario under many settings: whatever the page size, the policies and the sizes of the
-pools, texts are those of a server without cache, before and after a kill, and nothing stays held."""
+"""One scenario under many settings: whatever the page size, the policies and the sizes of pools,
+texts are those of a server without cache, before and after a kill, and nothing stays held."""
 
 import pytest
 
