@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <hitide/explanation.h>
@@ -25,6 +26,24 @@ struct SamplingOptions {
   float top_p = 1.0f;
   float min_p = 0.0f;
   std::optional<std::uint32_t> seed;  // none: drawn
+  // Taken from the logits of tokens that the answer has already: once, and for each time.
+  float presence_penalty = 0.0f;
+  float frequency_penalty = 0.0f;
+  // > 0; logits of tokens that prompt or answer have are divided by it when positive, else
+  // multiplied. 1: off.
+  float repetition_penalty = 1.0f;
+  std::vector<std::pair<TokenId, float>> logit_bias = {};  // added to the logits of these tokens
+  std::uint32_t tokens_min = 0;  // no token that ends the text before so many; not with a grammar
+};
+
+// A token of the answer and how likely it was.
+struct TokenLikelihood {
+  TokenId token = 0;
+  float logprob = 0.0f;
+  std::string bytes;  // its text, which may be a part of a character
+};
+struct TokenLogprob : TokenLikelihood {
+  std::vector<TokenLikelihood> top;  // the most likely tokens, that one among them or not
 };
 
 struct ChatMessage {
@@ -36,7 +55,12 @@ struct GenerationRequest {
   std::vector<TokenId> prompt;   // [n], n >= 1
   std::uint32_t tokens_max = 0;  // 0: up to the context
   SamplingOptions sampling;
-  std::vector<std::string> stop;  // text that ends the generation; not part of the output
+  std::vector<std::string> stop;     // text that ends the generation
+  bool keep_stop = false;            // that text is part of the output
+  std::vector<TokenId> stop_tokens;  // end the generation; not part of the output
+  std::optional<std::uint32_t> top_logprobs =
+      std::nullopt;          // on_logprob for each token, with so many others
+  std::string grammar = {};  // GBNF that the text must follow, by rule `root`; empty: none
   bool ignore_eos = false;
   bool return_logits = false;            // tests: last-token logits of every step in the result
   std::optional<std::string> extra_key;  // adapter namespace
@@ -67,6 +91,8 @@ class GenerationSink {
   virtual void on_admitted(const std::string& explanation_id) = 0;
   // Whole UTF-8 characters only; may be called with more than one token's text.
   virtual void on_text(std::string_view text) = 0;
+  // Before the text that the token brings or completes, when the request asked for it.
+  virtual void on_logprob(TokenLogprob /*logprob*/) {}
   // Last call.
   virtual void on_done(GenerationResult result) = 0;
 };
@@ -100,9 +126,11 @@ class Engine {
   virtual Result<std::string> apply_chat_template(
       const std::vector<ChatMessage>& messages) const = 0;
 
-  // invalid_argument: no tokens, a token outside the vocabulary, or a prompt that leaves no room
-  // in the context; resource_exhausted: the waiting queue is full; failed_precondition: closed.
-  // After ok the sink's on_done comes exactly once; the sink must live until then.
+  // invalid_argument: no tokens, a token outside the vocabulary (of the prompt, the biases or the
+  // stop tokens), a prompt that leaves no room in the context, or a grammar that cannot be read;
+  // the message begins with "logit_bias: ", "stop_tokens: " or "grammar: " where it is one of
+  // these. resource_exhausted: the waiting queue is full; failed_precondition: closed. After ok the
+  // sink's on_done comes exactly once; the sink must live until then.
   virtual Result<std::uint64_t> submit(GenerationRequest request, GenerationSink* sink) = 0;
   // The generation ends soon, with on_done(cancelled). Unknown ids are ignored.
   virtual void cancel(std::uint64_t generation) = 0;

@@ -1,90 +1,118 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace hitide {
 
-Result<std::shared_ptr<Generation>> Generation::start(Engine& engine, GenerationRequest request,
-                                                      std::shared_ptr<void> token) {
-  std::shared_ptr<Generation> generation(new Generation(engine));
-  {
-    const std::lock_guard lock(generation->mutex_);
-    generation->self_ = generation;
-    generation->token_ = std::move(token);
-  }
-  const Result<std::uint64_t> id = engine.submit(std::move(request), generation.get());
-  if (!id.ok()) {
-    const std::lock_guard lock(generation->mutex_);
-    generation->self_.reset();
-    generation->token_.reset();
-    return id.status();
-  }
-  generation->id_ = *id;
-  return generation;
+std::shared_ptr<Generations> Generations::create(Engine& engine) {
+  return std::shared_ptr<Generations>(new Generations(engine));
 }
 
-Generation::Progress Generation::progress_locked() {
-  Progress progress;
-  progress.admitted = admitted_;
-  progress.done = done_;
-  progress.text.swap(text_);
-  return progress;
-}
-
-Generation::Progress Generation::wait_admitted(Duration patience) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [this] { return admitted_ || done_; });
-  return {admitted_, done_, {}};
-}
-
-Generation::Progress Generation::take(Duration patience) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, patience, [this] { return done_ || !text_.empty(); });
-  return progress_locked();
-}
-
-void Generation::cancel() {
+Status Generations::submit(GenerationRequest request, std::shared_ptr<void> token) {
+  Choice* choice = nullptr;
   {
     const std::lock_guard lock(mutex_);
-    if (done_) return;
+    choice = &choices_.emplace_back(*this, static_cast<std::uint32_t>(choices_.size()));
+    choice->news.index = choice->index;
+    choice->self = shared_from_this();
+    choice->token = std::move(token);
   }
-  engine_.cancel(id_);
-}
-
-std::string Generation::explanation_id() const {
+  const Result<std::uint64_t> id = engine_.submit(std::move(request), choice);
   const std::lock_guard lock(mutex_);
-  return explanation_id_;
+  if (!id.ok()) {
+    choices_.pop_back();
+    return id.status();
+  }
+  choice->id = *id;
+  return {};
 }
 
-GenerationResult Generation::take_result() {
+bool Generations::wait_admitted(std::uint32_t index, Duration patience) {
+  std::unique_lock lock(mutex_);
+  const Choice& choice = choices_[index];
+  return changed_.wait_for(lock, patience, [&] { return choice.admitted || choice.done; });
+}
+
+bool Generations::wait_text(std::uint32_t index, Duration patience) {
+  std::unique_lock lock(mutex_);
+  const Choice& choice = choices_[index];
+  return changed_.wait_for(lock, patience, [&] { return choice.wrote || choice.done; });
+}
+
+std::vector<Generations::News> Generations::take(Duration patience) {
+  std::unique_lock lock(mutex_);
+  const auto has_news = [](const Choice& choice) {
+    return choice.news.done || !choice.news.text.empty();
+  };
+  changed_.wait_for(lock, patience,
+                    [&] { return std::any_of(choices_.begin(), choices_.end(), has_news); });
+  std::vector<News> taken;
+  for (Choice& choice : choices_) {
+    if (!has_news(choice)) continue;
+    taken.push_back(
+        std::exchange(choice.news, {.index = choice.index, .text = {}, .logprobs = {}}));
+  }
+  return taken;
+}
+
+void Generations::cancel() {
+  std::vector<std::uint64_t> ids;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const Choice& choice : choices_) {
+      if (!choice.done) ids.push_back(choice.id);
+    }
+  }
+  for (const std::uint64_t id : ids) engine_.cancel(id);
+}
+
+bool Generations::admitted(std::uint32_t index) const {
   const std::lock_guard lock(mutex_);
-  return std::move(result_);
+  return choices_[index].admitted;
 }
 
-void Generation::on_admitted(const std::string& explanation_id) {
+std::string Generations::explanation_id(std::uint32_t index) const {
   const std::lock_guard lock(mutex_);
-  explanation_id_ = explanation_id;
-  admitted_ = true;
-  changed_.notify_all();
+  return choices_[index].explanation_id;
 }
 
-void Generation::on_text(std::string_view text) {
+GenerationResult Generations::take_result(std::uint32_t index) {
   const std::lock_guard lock(mutex_);
-  text_ += text;
-  changed_.notify_all();
+  return std::move(choices_[index].result);
 }
 
-void Generation::on_done(GenerationResult result) {
+void Generations::Choice::on_admitted(const std::string& explanation) {
+  const std::lock_guard lock(owner.mutex_);
+  explanation_id = explanation;
+  admitted = true;
+  owner.changed_.notify_all();
+}
+
+void Generations::Choice::on_text(std::string_view text) {
+  const std::lock_guard lock(owner.mutex_);
+  news.text += text;
+  wrote = true;
+  owner.changed_.notify_all();
+}
+
+void Generations::Choice::on_logprob(TokenLogprob logprob) {
+  const std::lock_guard lock(owner.mutex_);
+  news.logprobs.push_back(std::move(logprob));
+}
+
+void Generations::Choice::on_done(GenerationResult outcome) {
   // Released after the lock: one of them may be the last owner of this object.
-  std::shared_ptr<Generation> self;
-  std::shared_ptr<void> token;
-  const std::lock_guard lock(mutex_);
-  self.swap(self_);
-  token.swap(token_);
-  if (explanation_id_.empty()) explanation_id_ = result.explanation_id;
-  result_ = std::move(result);
-  done_ = true;
-  changed_.notify_all();
+  std::shared_ptr<Generations> owner_alive;
+  std::shared_ptr<void> token_alive;
+  const std::lock_guard lock(owner.mutex_);
+  owner_alive.swap(self);
+  token_alive.swap(token);
+  if (explanation_id.empty()) explanation_id = outcome.explanation_id;
+  result = std::move(outcome);
+  done = true;
+  news.done = true;
+  owner.changed_.notify_all();
 }
 
 }  // namespace hitide

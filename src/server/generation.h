@@ -1,62 +1,84 @@
-// Generation: one request in the engine, seen from the thread that answers it. The engine's step
-// thread puts text in; the server's thread takes it out or gives up.
+// Generations: the requests in the engine that make up one answer, seen from the thread that
+// answers it. The engine's step thread puts text in; the server's thread takes it out or gives up.
 //
-// It keeps itself alive until on_done, so that the server's thread may leave at any time.
+// They keep themselves alive until the last on_done, so that the server's thread may leave at any
+// time.
 #pragma once
 
 #include <condition_variable>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 
 namespace hitide {
 
-class Generation final : public GenerationSink, public std::enable_shared_from_this<Generation> {
+class Generations final : public std::enable_shared_from_this<Generations> {
  public:
-  // What has come since the last take().
-  struct Progress {
-    bool admitted = false;
-    bool done = false;
+  // What has come of one choice since the last take().
+  struct News {
+    std::uint32_t index = 0;
     std::string text;
+    std::vector<TokenLogprob> logprobs;
+    bool done = false;  // its last news; reported once
   };
 
-  // `token` is held until the engine is done with the request. The engine must outlive it.
-  static Result<std::shared_ptr<Generation>> start(Engine& engine, GenerationRequest request,
-                                                   std::shared_ptr<void> token);
+  // The engine must outlive them.
+  static std::shared_ptr<Generations> create(Engine& engine);
+  Generations(const Generations&) = delete;
+  Generations& operator=(const Generations&) = delete;
 
-  // Waits until it is admitted or done, or until the time is up.
-  Progress wait_admitted(Duration patience);
-  // Waits for more text or the end, or until the time is up.
-  Progress take(Duration patience);
-  // Any time; the end comes soon. No-op once done.
+  // The next choice, with indices from 0 on. `token` is held until the engine is done with it. As
+  // Engine::submit. For the thread that takes.
+  Status submit(GenerationRequest request, std::shared_ptr<void> token);
+
+  // Whether that choice is admitted or done; waits until it is, or until the time is up.
+  bool wait_admitted(std::uint32_t index, Duration patience);
+  // Whether that choice has text or is done; waits, and takes nothing.
+  bool wait_text(std::uint32_t index, Duration patience);
+  // Waits for news of any choice, or until the time is up; then there is none.
+  std::vector<News> take(Duration patience);
+  // Any time; their ends come soon. No-op for those that are done.
   void cancel();
 
-  // Known once admitted, empty when it failed before.
-  std::string explanation_id() const;
+  // Whether it was admitted; one that failed before was not.
+  bool admitted(std::uint32_t index) const;
+  // Known once it is admitted, empty when it failed before.
+  std::string explanation_id(std::uint32_t index) const;
   // Requires done.
-  GenerationResult take_result();
-
-  void on_admitted(const std::string& explanation_id) override;
-  void on_text(std::string_view text) override;
-  void on_done(GenerationResult result) override;
+  GenerationResult take_result(std::uint32_t index);
 
  private:
-  explicit Generation(Engine& engine) : engine_(engine) {}
-  Progress progress_locked();
+  struct Choice final : GenerationSink {
+    Choice(Generations& of, std::uint32_t number) : owner(of), index(number) {}
+    void on_admitted(const std::string& explanation) override;
+    void on_text(std::string_view text) override;
+    void on_logprob(TokenLogprob logprob) override;
+    void on_done(GenerationResult result) override;
+
+    Generations& owner;
+    const std::uint32_t index;
+    // Guarded by the owner's mutex_.
+    std::uint64_t id = 0;               // 0: not known yet
+    std::shared_ptr<Generations> self;  // until on_done
+    std::shared_ptr<void> token;        // until on_done
+    News news;
+    std::string explanation_id;
+    GenerationResult result;
+    bool admitted = false;
+    bool wrote = false;  // text has come
+    bool done = false;
+  };
+
+  explicit Generations(Engine& engine) : engine_(engine) {}
 
   Engine& engine_;
-  std::uint64_t id_ = 0;  // set before the server's thread sees the object
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::shared_ptr<Generation> self_;  // guarded by mutex_; until on_done
-  std::shared_ptr<void> token_;       // guarded by mutex_; until on_done
-  std::string explanation_id_;        // guarded by mutex_
-  std::string text_;                  // guarded by mutex_
-  GenerationResult result_;           // guarded by mutex_
-  bool admitted_ = false;             // guarded by mutex_
-  bool done_ = false;                 // guarded by mutex_
+  std::deque<Choice> choices_;  // guarded by mutex_; elements stay where they are
 };
 
 }  // namespace hitide

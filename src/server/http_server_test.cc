@@ -3,6 +3,7 @@
 #include "server/http_server.h"
 
 #include <atomic>
+#include <map>
 #include <set>
 #include <thread>
 
@@ -225,6 +226,88 @@ TEST_F(HttpServerTest, StreamsAChatInOpenAisOrder) {
   }
   EXPECT_EQ(text, "Hello, world");
   EXPECT_EQ(ids.size(), 1u) << "one id for all parts";
+}
+
+TEST_F(HttpServerTest, SeveralChoicesOfSeveralPrompts) {
+  start();
+  const Json body = {{"prompt", {"one", "two"}}, {"n", 2}, {"seed", 5}, {"echo", true}};
+  const auto result = post(kCompletion, body.dump());
+  ASSERT_TRUE(result);
+  ASSERT_EQ(result->status, 200) << result->body;
+  const Json answer = Json::parse(result->body);
+  ASSERT_EQ(answer["choices"].size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(answer["choices"][i]["index"], i);
+    EXPECT_EQ(answer["choices"][i]["text"], (i < 2 ? "one" : "two") + std::string("Hello, world"));
+  }
+  EXPECT_EQ(answer["usage"]["prompt_tokens"], 6);
+  const auto requests = engine_.requests();
+  ASSERT_EQ(requests.size(), 4u);
+  const std::vector<TokenId> two = {'t', 'w', 'o'};
+  EXPECT_EQ(requests[3].prompt, two);
+  EXPECT_EQ(requests[2].prompt, two);
+  EXPECT_EQ(requests[0].sampling.seed, 5u);
+  EXPECT_EQ(requests[1].sampling.seed, 6u) << "or both would say the same";
+}
+
+TEST_F(HttpServerTest, StreamsEachChoiceUnderItsIndex) {
+  start();
+  Json body = chat_body(true);
+  body["n"] = 3;
+  body["logprobs"] = true;
+  body["top_logprobs"] = 1;
+  const auto result = post(kChat, body.dump());
+  ASSERT_TRUE(result);
+  ASSERT_EQ(result->status, 200) << result->body;
+  std::map<int, std::string> texts;
+  std::map<int, std::string> tokens;
+  std::map<int, int> ends;
+  for (const Event& event : events_of(result->body)) {
+    if (event.json.is_null()) continue;
+    for (const Json& choice : event.json["choices"]) {
+      const int index = choice["index"];
+      EXPECT_EQ(ends[index], 0) << "nothing behind the end";
+      texts[index] += choice["delta"].value("content", "");
+      if (!choice["logprobs"].is_null()) {
+        for (const Json& token : choice["logprobs"]["content"]) {
+          tokens[index] += token["token"].get<std::string>();
+          EXPECT_EQ(token["top_logprobs"].size(), 1u);
+        }
+      }
+      if (!choice["finish_reason"].is_null()) ++ends[index];
+    }
+  }
+  ASSERT_EQ(texts.size(), 3u);
+  for (const auto& [index, text] : texts) {
+    EXPECT_EQ(text, "Hello, world") << index;
+    EXPECT_EQ(tokens[index], text);
+    EXPECT_EQ(ends[index], 1);
+  }
+}
+
+TEST_F(HttpServerTest, MoreChoicesThanMayWaitAreRefusedAndTakeNoPlace) {
+  ServerOptions options;
+  options.queue_max = 1;
+  start(options, 2);
+  Json body = chat_body(false);
+  body["n"] = 4;
+  const auto refused = post(kChat, body.dump());
+  ASSERT_TRUE(refused);
+  EXPECT_EQ(refused->status, 400);
+  EXPECT_EQ(Json::parse(refused->body)["error"]["param"], "n");
+  body["n"] = 3;
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(post(kChat, body.dump())->status, 200);
+}
+
+TEST_F(HttpServerTest, OneFailingChoiceFailsTheAnswerAndEndsTheOthers) {
+  start();
+  FakeEngine::Script script;
+  script.finish = FinishReason::failed;
+  script.failure = Status(StatusCode::invalid_argument, "no token fits");
+  engine_.set_script(script);
+  Json body = chat_body(false);
+  body["n"] = 2;
+  expect_error(post(kChat, body.dump()), 400, "");
 }
 
 TEST_F(HttpServerTest, StreamsWithoutUsageUnlessAsked) {
@@ -621,7 +704,7 @@ TEST_F(HttpServerTest, AClientThatLeavesCancelsItsRequest) {
   EXPECT_TRUE(engine_.wait_cancelled(cancelled + 1));
 }
 
-TEST_F(HttpServerTest, MoreThanTheQueueHoldsIsAnsweredWith503) {
+TEST_F(HttpServerTest, MoreThanTheQueueHoldsIsAnsweredWith429) {
   engine_.hold(FakeEngine::Hold::admission);
   ServerOptions options;
   options.queue_max = 1;
@@ -633,7 +716,8 @@ TEST_F(HttpServerTest, MoreThanTheQueueHoldsIsAnsweredWith503) {
     ASSERT_TRUE(engine_.wait_submitted(i + 1));
   }
   const auto refused = post(kChat, chat_body(false).dump());
-  expect_error(refused, 503, "server_busy");
+  expect_error(refused, 429, "server_busy");
+  EXPECT_EQ(refused->get_header_value("Retry-After"), "1");
   EXPECT_TRUE(refused->has_header("Retry-After"));
   engine_.hold(FakeEngine::Hold::nothing);
   for (auto& client : waiting) {

@@ -129,7 +129,7 @@ std::string metrics_page(const Engine& engine, const HttpCounts& http, const Ser
   }
   text.gauge("hitide_requests_in_flight", "Generations computed or waiting",
              gauges.requests_in_flight);
-  text.gauge("hitide_requests_max", "Most of them; further ones are answered with 503",
+  text.gauge("hitide_requests_max", "Most of them; further ones are answered with 429",
              gauges.requests_max);
   if (engine.info().cache_on) {
     const CacheStats stats = engine.cache_stats();

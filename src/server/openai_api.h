@@ -11,9 +11,11 @@
 #include <semaphore>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/generation.h"
+#include "server/openai_answer.h"
 #include "server/reply.h"
 #include "spec/serve_options.h"
 
@@ -22,7 +24,7 @@ namespace hitide {
 class OpenAiApi {
  public:
   // Requests at the engine, computed or waiting, are bounded by `requests_max`; further ones are
-  // answered with 503. `engine` outlives every call and every reply's stream.
+  // answered with 429. `engine` outlives every call and every reply's stream.
   OpenAiApi(Engine& engine, const ServerOptions& options, std::uint32_t requests_max);
 
   // Never waits for a client that has gone. `body` goes as soon as the prompt is tokens.
@@ -32,19 +34,30 @@ class OpenAiApi {
   std::uint32_t requests_in_flight() const { return in_flight_->load(); }
 
  private:
+  struct Prompt {
+    std::vector<TokenId> tokens;
+    std::string echo;  // what the answer begins with
+  };
   struct Prepared {
     ApiRequest request;
     AnswerHead head;
-    std::shared_ptr<void> token;  // counts the request until the engine and the server let go of it
+    std::vector<Prompt> prompts;
+    // One for each answer; counts it until the engine and the server let go of it.
+    std::vector<std::shared_ptr<void>> places;
     std::optional<ApiError> error;
   };
   Prepared prepare(ApiKind kind, RequestBody body);
-  // Fills in the prompt.
-  std::optional<ApiError> tokenize(ApiRequest& request);
+  std::optional<ApiError> take_places(Prepared& prepared);
+  // Fill in the prompts.
+  std::optional<ApiError> tokenize(Prepared& prepared);
+  std::optional<ApiError> tokenize_chat(Prepared& prepared);
   std::optional<ApiError> check_prompt_bytes(const ApiRequest& request, std::size_t bytes) const;
+  std::optional<ApiError> check_prompt_tokens(ApiKind kind, std::size_t tokens) const;
+  // Nothing: all are with the engine.
+  std::optional<Reply> submit_all(Prepared& prepared, Generations& generations,
+                                  const ClientGone& client_gone);
   Reply start(Prepared& prepared, const ClientGone& client_gone);
   AnswerHead head_for(const ApiRequest& request);
-  Reply whole_answer(const AnswerHead& head, Generation& generation, const ClientGone& client_gone);
 
   Engine& engine_;
   const bool cache_report_;

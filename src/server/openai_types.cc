@@ -1,12 +1,14 @@
 #include "server/openai_types.h"
 
+#include <charconv>
 #include <cmath>
 #include <initializer_list>
+#include <utility>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "base/clock.h"
+#include "server/json_grammar.h"
 
 namespace hitide {
 namespace {
@@ -17,6 +19,10 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr int kJsonDepthMax = 32;
 constexpr std::size_t kStopsMax = 32;
 constexpr std::size_t kStopBytesMax = 1024;
+constexpr std::size_t kStopTokensMax = 128;
+constexpr std::size_t kBiasesMax = 1024;
+constexpr std::int64_t kLogprobsMax = 20;
+constexpr std::size_t kChoicesMax = 128;
 constexpr std::uint32_t kCompletionTokensDefault = 16;  // OpenAI's, for completions only
 
 // Text goes out as UTF-8 whatever came in.
@@ -182,34 +188,45 @@ void read_messages(FieldReader& fields, std::vector<ChatMessage>& out) {
   }
 }
 
-void read_token_ids(FieldReader& fields, const Json& list, std::vector<TokenId>& out) {
+void read_token_ids(FieldReader& fields, const std::string& where, const Json& list,
+                    std::vector<TokenId>& out) {
   out.reserve(list.size());
   for (std::size_t i = 0; i < list.size(); ++i) {
     const Json& id = list[i];
     if (!id.is_number_integer() || id < 0 || id > INT32_MAX) {
-      return fields.fail(fmt::format("prompt[{}]", i), "must be a token id");
+      return fields.fail(fmt::format("{}[{}]", where, i), "must be a token id");
     }
     out.push_back(id.get<TokenId>());
   }
 }
 
-void read_prompt(FieldReader& fields, ApiRequest& request) {
-  const Json* prompt = fields.find("prompt");
-  if (prompt == nullptr) return fields.fail("prompt", "is missing");
-  const bool one_of_list = prompt->is_array() && prompt->size() == 1 && !(*prompt)[0].is_number();
-  if (one_of_list) prompt = &(*prompt)[0];
-  if (prompt->is_string()) {
-    request.prompt_text = prompt->get<std::string>();
-    if (request.prompt_text.empty()) fields.fail("prompt", "is empty");
+// One prompt: text, or token ids.
+void read_one_prompt(FieldReader& fields, const std::string& where, const Json& prompt,
+                     std::vector<ApiPrompt>& out) {
+  ApiPrompt& read = out.emplace_back();
+  if (prompt.is_string()) {
+    read.text = prompt.get<std::string>();
+    if (read.text.empty()) fields.fail(where, "is empty");
     return;
   }
-  if (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number()) {
-    return read_token_ids(fields, *prompt, request.prompt_tokens);
+  if (prompt.is_array() && !prompt.empty() && prompt[0].is_number()) {
+    return read_token_ids(fields, where, prompt, read.tokens);
   }
-  if (prompt->is_array() && prompt->size() > 1) {
-    return fields.fail("prompt", "only one prompt a request is supported");
+  fields.fail(where, "must be a string or a list of token ids, and not empty");
+}
+
+void read_prompts(FieldReader& fields, ApiRequest& request) {
+  const Json* prompt = fields.find("prompt");
+  if (prompt == nullptr) return fields.fail("prompt", "is missing");
+  const bool several = prompt->is_array() && !prompt->empty() && !(*prompt)[0].is_number();
+  if (!several) return read_one_prompt(fields, "prompt", *prompt, request.prompts);
+  if (prompt->size() > kChoicesMax) {
+    return fields.fail("prompt", fmt::format("has more than {} prompts", kChoicesMax));
   }
-  fields.fail("prompt", "must be a string or a list of token ids, and not empty");
+  for (std::size_t i = 0; i < prompt->size() && !fields.failed(); ++i) {
+    const std::string where = prompt->size() == 1 ? "prompt" : fmt::format("prompt[{}]", i);
+    read_one_prompt(fields, where, (*prompt)[i], request.prompts);
+  }
 }
 
 void read_stop(FieldReader& fields, std::vector<std::string>& out) {
@@ -234,16 +251,91 @@ void read_stop(FieldReader& fields, std::vector<std::string>& out) {
   }
 }
 
+// {"TOKEN ID": bias}
+void read_biases(FieldReader& fields, SamplingOptions& sampling) {
+  const Json* biases = fields.find("logit_bias");
+  if (biases == nullptr) return;
+  if (!biases->is_object()) {
+    return fields.fail("logit_bias", "must be an object of numbers by token id");
+  }
+  if (biases->size() > kBiasesMax) {
+    return fields.fail("logit_bias", fmt::format("has more than {} tokens", kBiasesMax));
+  }
+  for (const auto& [key, value] : biases->items()) {
+    TokenId token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0) {
+      return fields.fail("logit_bias", fmt::format("'{}' is no token id", key.substr(0, 100)));
+    }
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= 100.0)) {
+      return fields.fail("logit_bias",
+                         fmt::format("the bias of token {} is no number in -100..100", token));
+    }
+    sampling.logit_bias.emplace_back(token, value.get<float>());
+  }
+}
+
 void read_sampling(FieldReader& fields, SamplingOptions& sampling) {
   fields.number("temperature", sampling.temperature, 0.0, 100.0);
   fields.number("top_p", sampling.top_p, 0.0, 1.0);
   fields.number("min_p", sampling.min_p, 0.0, 1.0);
+  fields.number("presence_penalty", sampling.presence_penalty, -2.0, 2.0);
+  fields.number("frequency_penalty", sampling.frequency_penalty, -2.0, 2.0);
+  fields.number("repetition_penalty", sampling.repetition_penalty, 0.01, 100.0);
   if (const auto top_k = fields.integer("top_k", -1, INT32_MAX)) {
     sampling.top_k = static_cast<std::int32_t>(*top_k);
   }
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) {
     sampling.seed = static_cast<std::uint32_t>(*seed ^ (*seed >> 32));
     if (*seed >= 0 && *seed <= UINT32_MAX) sampling.seed = static_cast<std::uint32_t>(*seed);
+  }
+  for (const char* name : {"min_tokens", "min_new_tokens"}) {
+    if (const auto tokens = fields.integer(name, 0, INT32_MAX)) {
+      sampling.tokens_min = static_cast<std::uint32_t>(*tokens);
+    }
+  }
+  read_biases(fields, sampling);
+}
+
+void read_stop_tokens(FieldReader& fields, std::vector<TokenId>& out) {
+  const Json* ids = fields.find("stop_token_ids");
+  if (ids == nullptr) return;
+  if (!ids->is_array() || ids->size() > kStopTokensMax) {
+    return fields.fail("stop_token_ids",
+                       fmt::format("must be a list of at most {} token ids", kStopTokensMax));
+  }
+  read_token_ids(fields, "stop_token_ids", *ids, out);
+}
+
+// Chats say logprobs: true, top_logprobs: N; completions logprobs: N.
+void read_logprobs(FieldReader& fields, ApiRequest& request) {
+  std::optional<std::uint32_t>& wanted = request.generation.top_logprobs;
+  const Json* logprobs = fields.find("logprobs");
+  const auto top = fields.integer("top_logprobs", 0, kLogprobsMax);
+  if (request.kind == ApiKind::completion) {
+    if (top.value_or(0) != 0) return fields.fail("top_logprobs", "is for chats; see logprobs");
+    if (logprobs == nullptr || *logprobs == false) return;
+    if (const auto count = fields.integer("logprobs", 0, kLogprobsMax)) {
+      wanted = static_cast<std::uint32_t>(*count);
+    }
+    return;
+  }
+  bool on = false;
+  fields.boolean("logprobs", on);
+  if (!on && top.value_or(0) != 0) return fields.fail("top_logprobs", "goes with logprobs only");
+  if (on) wanted = static_cast<std::uint32_t>(top.value_or(0));
+}
+
+void read_choices(FieldReader& fields, ApiRequest& request) {
+  const auto most = static_cast<std::int64_t>(kChoicesMax);
+  request.choices = static_cast<std::uint32_t>(fields.integer("n", 1, most).value_or(1));
+  const auto best_of = fields.integer("best_of", 1, most);
+  if (best_of && *best_of != request.choices) {
+    fields.fail("best_of", "only the value of n is supported");
+  }
+  if (request.prompts.size() * request.choices > kChoicesMax) {
+    fields.fail("n", fmt::format("{} prompts of {} choices are more than {}",
+                                 request.prompts.size(), request.choices, kChoicesMax));
   }
 }
 
@@ -255,7 +347,15 @@ bool says_nothing(const Json& field) {
   return field.empty();
 }
 
-void refuse_formats(FieldReader& fields) {
+// The grammar of JSON that a schema at `pointer` of `document` describes.
+void read_schema(FieldReader& fields, const std::string& where, std::string_view document,
+                 const std::string& pointer, std::string& grammar) {
+  Result<std::string> read = json_schema_grammar(document, pointer);
+  if (!read.ok()) return fields.fail(where, std::string(read.status().message()));
+  grammar = std::move(*read);
+}
+
+void read_response_format(FieldReader& fields, std::string_view body, std::string& grammar) {
   const Json* format = fields.find("response_format");
   if (format == nullptr) return;
   if (!format->is_object()) {
@@ -265,32 +365,67 @@ void refuse_formats(FieldReader& fields) {
   if (type == format->end() || !type->is_string()) {
     return fields.fail("response_format.type", "must be a string");
   }
-  if (*type != "text") {
-    fields.fail("response_format", "only {\"type\": \"text\"} is supported");
+  if (*type == "text") return;
+  if (*type == "json_object") {
+    grammar = json_object_grammar();
+    return;
+  }
+  if (*type != "json_schema") {
+    return fields.fail("response_format.type", "must be text, json_object or json_schema");
+  }
+  const auto named = format->find("json_schema");
+  if (named == format->end() || !named->is_object() || !named->contains("schema")) {
+    return fields.fail("response_format.json_schema", "must be an object with a schema");
+  }
+  read_schema(fields, "response_format.json_schema.schema", body,
+              "/response_format/json_schema/schema", grammar);
+}
+
+// What the text must follow; one field of these at most.
+void read_grammar(FieldReader& fields, std::string_view body, ApiRequest& request) {
+  std::string& grammar = request.generation.grammar;
+  read_response_format(fields, body, grammar);
+  std::string_view given = grammar.empty() ? "" : "response_format";
+  const auto only = [&](const char* name) {
+    if (!given.empty()) fields.fail(name, fmt::format("does not go with {}", given));
+    given = name;
+  };
+  for (const char* name : {"json_schema", "guided_json"}) {
+    const Json* schema = fields.find(name);
+    if (schema == nullptr || fields.failed()) continue;
+    only(name);
+    if (!schema->is_string()) {
+      read_schema(fields, name, body, std::string("/") + name, grammar);
+    } else if (const auto& text = schema->get_ref<const std::string&>(); too_deep(text)) {
+      fields.fail(name, fmt::format("is nested deeper than {} levels", kJsonDepthMax));
+    } else {
+      read_schema(fields, name, text, "", grammar);
+    }
+  }
+  for (const char* name : {"grammar", "ebnf", "guided_grammar"}) {
+    if (fields.find(name) == nullptr || fields.failed()) continue;
+    only(name);
+    fields.text(name, grammar);
+    if (grammar.empty()) fields.fail(name, "is empty");
+  }
+  if (given.empty() || fields.failed()) return;
+  request.grammar_field = given;
+  const GenerationRequest& generation = request.generation;
+  if (generation.ignore_eos) fields.fail("ignore_eos", fmt::format("does not go with {}", given));
+  if (generation.sampling.tokens_min > 0) {
+    fields.fail("min_tokens", fmt::format("does not go with {}", given));
   }
 }
 
 // Fields that change the answer and are not here: silence would be a wrong answer.
 void refuse_unsupported(FieldReader& fields) {
-  for (const char* name : {"n", "best_of"}) {
-    const auto count = fields.integer(name, 1, INT32_MAX);
-    if (count && *count != 1) fields.fail(name, "only 1 is supported");
-  }
-  for (const char* name : {"presence_penalty", "frequency_penalty", "top_logprobs"}) {
-    float value = 0;
-    fields.number(name, value, -100.0, 100.0);
-    if (value != 0) fields.fail(name, "only 0 is supported");
-  }
-  const Json* logprobs = fields.find("logprobs");
-  if (logprobs != nullptr && *logprobs != false) fields.fail("logprobs", "is not supported");
-  for (const char* name : {"tools", "functions", "logit_bias", "suffix", "audio", "guided_json"}) {
+  for (const char* name :
+       {"tools", "functions", "suffix", "audio", "regex", "guided_regex", "guided_choice",
+        "structural_tag", "stop_regex", "continue_final_message", "lora_path", "session_params",
+        "custom_logit_processor", "chat_template", "chat_template_kwargs"}) {
     const Json* field = fields.find(name);
     if (field != nullptr && !says_nothing(*field)) fields.fail(name, "is not supported");
   }
-  bool echo = false;
-  fields.boolean("echo", echo);
-  if (echo) fields.fail("echo", "is not supported");
-  refuse_formats(fields);
 }
 
 void read_stream(FieldReader& fields, ApiRequest& request) {
@@ -307,81 +442,46 @@ void read_stream(FieldReader& fields, ApiRequest& request) {
   request.include_usage = usage->get<bool>();
 }
 
-void read_fields(FieldReader& fields, ApiRequest& request) {
+void read_fields(FieldReader& fields, std::string_view body, ApiRequest& request) {
+  GenerationRequest& generation = request.generation;
   fields.text("model", request.model);
   if (request.kind == ApiKind::chat) {
     read_messages(fields, request.messages);
   } else {
-    read_prompt(fields, request);
-    request.generation.tokens_max = kCompletionTokensDefault;
+    read_prompts(fields, request);
+    generation.tokens_max = kCompletionTokensDefault;
   }
   for (const char* name : {"max_tokens", "max_completion_tokens"}) {
     if (const auto tokens = fields.integer(name, 1, INT32_MAX)) {
-      request.generation.tokens_max = static_cast<std::uint32_t>(*tokens);
+      generation.tokens_max = static_cast<std::uint32_t>(*tokens);
     }
   }
-  read_sampling(fields, request.generation.sampling);
-  read_stop(fields, request.generation.stop);
+  read_sampling(fields, generation.sampling);
+  read_stop(fields, generation.stop);
+  read_stop_tokens(fields, generation.stop_tokens);
+  for (const char* name : {"no_stop_trim", "include_stop_str_in_output"}) {
+    fields.boolean(name, generation.keep_stop);
+  }
   read_stream(fields, request);
-  fields.boolean("ignore_eos", request.generation.ignore_eos);
-  fields.text("cache_salt", request.generation.cache_salt);
-  fields.text("extra_key", request.generation.extra_key);
+  read_choices(fields, request);
+  read_logprobs(fields, request);
+  fields.boolean("echo", request.echo);
+  if (request.echo && request.kind == ApiKind::chat) fields.fail("echo", "is for completions");
+  if (request.echo && generation.top_logprobs) fields.fail("echo", "does not go with logprobs");
+  fields.boolean("ignore_eos", generation.ignore_eos);
+  fields.text("cache_salt", generation.cache_salt);
+  fields.text("extra_key", generation.extra_key);
   if (const auto priority = fields.integer("priority", INT32_MIN, INT32_MAX)) {
-    request.generation.priority = static_cast<std::int32_t>(*priority);
+    generation.priority = static_cast<std::int32_t>(*priority);
   }
   refuse_unsupported(fields);
+  if (!fields.failed()) read_grammar(fields, body, request);
 }
 
 ApiError bad_body(std::string message) {
   ApiError error;
   error.message = std::move(message);
   return error;
-}
-
-std::string_view finish_text(FinishReason finish) {
-  return finish == FinishReason::length ? "length" : "stop";
-}
-
-OrderedJson usage_of(const AnswerHead& head, const GenerationResult& result) {
-  const auto completion = static_cast<std::uint64_t>(result.tokens.size());
-  OrderedJson details = {{"cached_tokens", result.cached_tokens}};
-  if (head.cache_report) {
-    details["cached_tokens_details"] = {{"device", result.cached_device},
-                                        {"host", result.cached_host},
-                                        {"storage", result.cached_storage},
-                                        {"storage_backend", head.storage_backend}};
-  }
-  OrderedJson usage = {{"prompt_tokens", result.prompt_tokens},
-                       {"completion_tokens", completion},
-                       {"total_tokens", result.prompt_tokens + completion},
-                       {"prompt_tokens_details", std::move(details)}};
-  if (head.cache_report) {
-    usage["hitide"] = {{"explanation_id", result.explanation_id},
-                       {"saved_ms", to_milliseconds(result.saved)}};
-  }
-  return usage;
-}
-
-OrderedJson head_json(const AnswerHead& head, bool chunk) {
-  const char* object = "text_completion";
-  if (head.kind == ApiKind::chat) object = chunk ? "chat.completion.chunk" : "chat.completion";
-  return {{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}};
-}
-
-// One choice of a streamed part; `delta` is what is new.
-std::string chunk_json(const AnswerHead& head, OrderedJson delta, OrderedJson finish) {
-  OrderedJson choice = {{"index", 0}};
-  if (head.kind == ApiKind::chat) {
-    choice["delta"] = std::move(delta);
-  } else {
-    choice["text"] = delta.value("content", "");
-  }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = std::move(finish);
-  OrderedJson chunk = head_json(head, true);
-  chunk["choices"] = OrderedJson::array({std::move(choice)});
-  if (head.include_usage) chunk["usage"] = nullptr;
-  return dump(chunk);
 }
 
 }  // namespace
@@ -446,48 +546,13 @@ ApiParse parse_request(ApiKind kind, std::string_view body) {
   }
   try {
     FieldReader fields(json);
-    read_fields(fields, parse.request);
+    read_fields(fields, body, parse.request);
     parse.error = fields.take_error();
   } catch (const Json::exception& error) {
     parse.error = bad_body(
         fmt::format("a field is not of its type: {}", std::string(error.what()).substr(0, 300)));
   }
   return parse;
-}
-
-std::string answer_json(const AnswerHead& head, std::string_view text,
-                        const GenerationResult& result) {
-  OrderedJson choice = {{"index", 0}};
-  if (head.kind == ApiKind::chat) {
-    choice["message"] = {{"role", "assistant"}, {"content", text}};
-  } else {
-    choice["text"] = text;
-  }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = finish_text(result.finish);
-  OrderedJson answer = head_json(head, false);
-  answer["choices"] = OrderedJson::array({std::move(choice)});
-  answer["usage"] = usage_of(head, result);
-  return dump(answer);
-}
-
-std::string role_chunk_json(const AnswerHead& head) {
-  return chunk_json(head, {{"role", "assistant"}, {"content", ""}}, nullptr);
-}
-
-std::string text_chunk_json(const AnswerHead& head, std::string_view text) {
-  return chunk_json(head, {{"content", text}}, nullptr);
-}
-
-std::string finish_chunk_json(const AnswerHead& head, FinishReason finish) {
-  return chunk_json(head, OrderedJson::object(), finish_text(finish));
-}
-
-std::string usage_chunk_json(const AnswerHead& head, const GenerationResult& result) {
-  OrderedJson chunk = head_json(head, true);
-  chunk["choices"] = OrderedJson::array();
-  chunk["usage"] = usage_of(head, result);
-  return dump(chunk);
 }
 
 }  // namespace hitide

@@ -1,5 +1,5 @@
-// OpenAI's request and response bodies as values: parsing with clear refusals, and writing. Knows
-// no HTTP and no engine call. docs/server.md lists the fields.
+// OpenAI's request bodies as values, with clear refusals, and its error shape. Knows no HTTP and no
+// engine call. docs/server.md lists the fields.
 #pragma once
 
 #include <cstdint>
@@ -26,13 +26,20 @@ ApiError error_of(const Status& status);
 
 enum class ApiKind : std::uint8_t { chat, completion };
 
+struct ApiPrompt {
+  std::string text;             // unless token ids were given
+  std::vector<TokenId> tokens;  // of the prompt
+};
+
 struct ApiRequest {
   ApiKind kind = ApiKind::chat;
   std::string model;                  // as asked for; empty: none was named
   std::vector<ChatMessage> messages;  // chat
-  std::string prompt_text;            // completion, unless token ids were given
-  std::vector<TokenId> prompt_tokens;
-  GenerationRequest generation;  // all but the prompt
+  std::vector<ApiPrompt> prompts;     // completion, one or more
+  std::uint32_t choices = 1;          // answers to each prompt
+  std::string grammar_field;          // where the grammar came from
+  bool echo = false;                  // completion: the prompt's text comes first
+  GenerationRequest generation;       // what all of them share
   bool stream = false;
   bool include_usage = false;
 };
@@ -42,25 +49,5 @@ struct ApiParse {
   std::optional<ApiError> error;  // set: `request` means nothing
 };
 ApiParse parse_request(ApiKind kind, std::string_view body);
-
-// What all parts of one answer share.
-struct AnswerHead {
-  ApiKind kind = ApiKind::chat;
-  std::string id;
-  std::string model;
-  std::int64_t created = 0;     // seconds since 1970
-  bool cache_report = false;    // usage says more
-  bool include_usage = false;   // streams: parts carry a usage field
-  std::string storage_backend;  // "none" when there is no L3
-};
-
-// A whole answer.
-std::string answer_json(const AnswerHead& head, std::string_view text,
-                        const GenerationResult& result);
-// The parts of a streamed answer, in order; the first is for chats only, the last only with usage.
-std::string role_chunk_json(const AnswerHead& head);
-std::string text_chunk_json(const AnswerHead& head, std::string_view text);
-std::string finish_chunk_json(const AnswerHead& head, FinishReason finish);
-std::string usage_chunk_json(const AnswerHead& head, const GenerationResult& result);
 
 }  // namespace hitide

@@ -77,13 +77,20 @@ TEST(OpenAiParse, AbsentFieldsAreOpenAisDefaults) {
 }
 
 TEST(OpenAiParse, PromptsOfEveryShape) {
-  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":"text"})").prompt_text, "text");
-  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":["text"]})").prompt_text, "text");
+  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":"text"})").prompts.at(0).text, "text");
+  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":["text"]})").prompts.at(0).text, "text");
   const std::vector<TokenId> ids = {1, 2, 3};
-  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":[1,2,3]})").prompt_tokens, ids);
-  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":[[1,2,3]]})").prompt_tokens, ids);
-  for (const char* bad : {R"("")", "[]", "[[]]", R"(["a","b"])", "[[1],[2]]", "7", "{}", R"([""])",
-                          "null", "[true]"}) {
+  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":[1,2,3]})").prompts.at(0).tokens, ids);
+  EXPECT_EQ(parsed(ApiKind::completion, R"({"prompt":[[1,2,3]]})").prompts.at(0).tokens, ids);
+  const ApiRequest several = parsed(ApiKind::completion, R"({"prompt":["a",[1,2,3],"c"],"n":2})");
+  ASSERT_EQ(several.prompts.size(), 3u);
+  EXPECT_EQ(several.prompts[0].text, "a");
+  EXPECT_EQ(several.prompts[1].tokens, ids);
+  EXPECT_EQ(several.prompts[2].text, "c");
+  EXPECT_EQ(several.choices, 2u);
+  EXPECT_EQ(refused(ApiKind::completion, R"({"prompt":["a",""]})"), "prompt[1]");
+  EXPECT_EQ(refused(ApiKind::completion, R"({"prompt":["a",5]})"), "prompt[1]");
+  for (const char* bad : {R"("")", "[]", "[[]]", "7", "{}", R"([""])", "null", "[true]"}) {
     EXPECT_EQ(refused(ApiKind::completion, std::string(R"({"prompt":)") + bad + "}"), "prompt");
   }
   EXPECT_EQ(refused(ApiKind::completion, R"({"prompt":[1,"a"]})"), "prompt[1]");
@@ -114,16 +121,27 @@ TEST(OpenAiParse, WrongTypesAndRangesNameTheField) {
       {"stream", "1"},
       {"stream", R"("true")"},
       {"stream_options", R"({"include_usage":true})"},
-      {"n", "2"},
+      {"n", "129"},
       {"n", "0"},
       {"best_of", "2"},
-      {"logprobs", "true"},
+      {"logprobs", "2"},
       {"top_logprobs", "3"},
       {"tools", R"([{"type":"function"}])"},
-      {"logit_bias", R"({"1":5})"},
-      {"presence_penalty", "0.5"},
+      {"logit_bias", R"({"1":500})"},
+      {"logit_bias", R"({"one":5})"},
+      {"logit_bias", R"({"-1":5})"},
+      {"logit_bias", "[5]"},
+      {"presence_penalty", "2.5"},
       {"frequency_penalty", R"("x")"},
-      {"response_format", R"({"type":"json_object"})"},
+      {"repetition_penalty", "0"},
+      {"min_tokens", "-1"},
+      {"stop_token_ids", "5"},
+      {"no_stop_trim", "1"},
+      {"regex", R"("a+")"},
+      {"structural_tag", R"({"a":1})"},
+      {"chat_template_kwargs", R"({"a":1})"},
+      {"grammar", R"("")"},
+      {"ebnf", "5"},
       {"echo", "true"},
       {"suffix", R"("s")"},
       {"ignore_eos", "0"},
@@ -141,6 +159,73 @@ TEST(OpenAiParse, WrongTypesAndRangesNameTheField) {
   EXPECT_EQ(
       refused(ApiKind::chat, chat_with(R"("stream":true,"stream_options":{"include_usage":1})")),
       "stream_options.include_usage");
+}
+
+TEST(OpenAiParse, WhatChangesTheNextToken) {
+  const GenerationRequest generation =
+      parsed(ApiKind::chat, chat_with(R"("presence_penalty":0.5,"frequency_penalty":-1,
+          "repetition_penalty":1.25,"min_tokens":3,"stop_token_ids":[2,5],"no_stop_trim":true,
+          "logit_bias":{"7":-100,"12":1.5},"logprobs":true,"top_logprobs":4)"))
+          .generation;
+  EXPECT_EQ(generation.sampling.presence_penalty, 0.5f);
+  EXPECT_EQ(generation.sampling.frequency_penalty, -1.0f);
+  EXPECT_EQ(generation.sampling.repetition_penalty, 1.25f);
+  EXPECT_EQ(generation.sampling.tokens_min, 3u);
+  EXPECT_EQ(generation.stop_tokens, (std::vector<TokenId>{2, 5}));
+  EXPECT_TRUE(generation.keep_stop);
+  ASSERT_EQ(generation.sampling.logit_bias.size(), 2u);
+  EXPECT_EQ(generation.top_logprobs, 4u);
+}
+
+TEST(OpenAiParse, LogprobsAreSaidInTwoWays) {
+  const auto chat = [](const char* fields) {
+    return parsed(ApiKind::chat, chat_with(fields)).generation.top_logprobs;
+  };
+  EXPECT_EQ(chat(R"("logprobs":true)"), 0u);
+  EXPECT_EQ(chat(R"("logprobs":false)"), std::nullopt);
+  EXPECT_EQ(chat(R"("top_logprobs":0)"), std::nullopt);
+  const auto completion = [](const char* value) {
+    return parsed(ApiKind::completion, fmt::format(R"({{"prompt":"p","logprobs":{}}})", value))
+        .generation.top_logprobs;
+  };
+  EXPECT_EQ(completion("3"), 3u);
+  EXPECT_EQ(completion("0"), 0u);
+  EXPECT_EQ(completion("null"), std::nullopt);
+  EXPECT_EQ(refused(ApiKind::completion, R"({"prompt":"p","logprobs":true})"), "logprobs");
+  EXPECT_EQ(refused(ApiKind::completion, R"({"prompt":"p","logprobs":21})"), "logprobs");
+}
+
+TEST(OpenAiParse, GrammarsComeFromOneField) {
+  const auto grammar = [](const std::string& fields) {
+    return parsed(ApiKind::chat, chat_with(fields)).generation.grammar;
+  };
+  EXPECT_EQ(grammar(R"("response_format":{"type":"text"})"), "");
+  EXPECT_EQ(grammar(R"("ebnf":"root ::= \"a\"")"), "root ::= \"a\"");
+  EXPECT_NE(grammar(R"("response_format":{"type":"json_object"})"), "");
+  const std::string schema = R"({"type":"object","properties":{"zeta":{},"alpha":{}}})";
+  const std::string by_format =
+      grammar(R"("response_format":{"type":"json_schema","json_schema":{"name":"n","schema":)" +
+              schema + "}}");
+  EXPECT_LT(by_format.find("zeta"), by_format.find("alpha"));
+  EXPECT_EQ(grammar(R"("guided_json":)" + schema), by_format);
+  EXPECT_EQ(grammar(R"("guided_json":"{\"const\":5}")"), grammar(R"("guided_json":{"const":5})"));
+  const std::pair<const char*, const char*> refusals[] = {
+      {R"("ebnf":"x","grammar":"y")", "ebnf"},
+      {R"("response_format":{"type":"json_object"},"ebnf":"y")", "ebnf"},
+      {R"("response_format":{"type":"grammar"})", "response_format.type"},
+      {R"("response_format":{"type":"json_schema"})", "response_format.json_schema"},
+      {R"("response_format":{"type":"json_schema","json_schema":{"schema":{"type":"x"}}})",
+       "response_format.json_schema.schema"},
+      {R"("guided_json":"{")", "guided_json"},
+      {R"("ebnf":"x","ignore_eos":true)", "ignore_eos"},
+      {R"("ebnf":"x","min_tokens":1)", "min_tokens"},
+  };
+  for (const auto& [fields, param] : refusals) {
+    EXPECT_EQ(refused(ApiKind::chat, chat_with(fields)), param) << fields;
+  }
+  std::string deep = "\"guided_json\":\"";
+  for (int i = 0; i < 5000; ++i) deep += "[";
+  EXPECT_EQ(refused(ApiKind::chat, chat_with(deep + "\"")), "guided_json");
 }
 
 TEST(OpenAiParse, BadMessagesNameThePlace) {
@@ -183,90 +268,6 @@ TEST(OpenAiParse, BodiesThatAreNoJsonObject) {
   parsed(ApiKind::chat, R"({"messages":[{"role":"user","content":")" + brackets_in_text + "\"}]}");
 }
 
-GenerationResult sample_result() {
-  GenerationResult result;
-  result.prompt_tokens = 100;
-  result.tokens = {1, 2, 3};
-  result.cached_tokens = 64;
-  result.cached_device = 32;
-  result.cached_storage = 32;
-  result.explanation_id = "ex-9";
-  result.saved = std::chrono::microseconds(1500);
-  return result;
-}
-
-AnswerHead sample_head(ApiKind kind) {
-  AnswerHead head;
-  head.kind = kind;
-  head.id = "id-1";
-  head.model = "m";
-  head.created = 5;
-  head.storage_backend = "file";
-  return head;
-}
-
-TEST(OpenAiAnswer, ChatCarriesUsage) {
-  const Json answer = Json::parse(answer_json(sample_head(ApiKind::chat), "hi", sample_result()));
-  EXPECT_EQ(answer["object"], "chat.completion");
-  EXPECT_EQ(answer["choices"][0]["message"]["role"], "assistant");
-  EXPECT_EQ(answer["choices"][0]["message"]["content"], "hi");
-  EXPECT_EQ(answer["choices"][0]["finish_reason"], "stop");
-  const Json usage = answer["usage"];
-  EXPECT_EQ(usage["prompt_tokens"], 100);
-  EXPECT_EQ(usage["completion_tokens"], 3);
-  EXPECT_EQ(usage["total_tokens"], 103);
-  EXPECT_EQ(usage["prompt_tokens_details"]["cached_tokens"], 64);
-  EXPECT_FALSE(usage["prompt_tokens_details"].contains("cached_tokens_details"));
-  EXPECT_FALSE(usage.contains("hitide"));
-}
-
-TEST(OpenAiAnswer, CacheReportSplitsByTierAndSumsUp) {
-  AnswerHead head = sample_head(ApiKind::completion);
-  head.cache_report = true;
-  GenerationResult result = sample_result();
-  result.finish = FinishReason::length;
-  const Json answer = Json::parse(answer_json(head, "hi", result));
-  EXPECT_EQ(answer["object"], "text_completion");
-  EXPECT_EQ(answer["choices"][0]["text"], "hi");
-  EXPECT_EQ(answer["choices"][0]["finish_reason"], "length");
-  const Json details = answer["usage"]["prompt_tokens_details"]["cached_tokens_details"];
-  EXPECT_EQ(
-      details["device"].get<int>() + details["host"].get<int>() + details["storage"].get<int>(),
-      answer["usage"]["prompt_tokens_details"]["cached_tokens"]);
-  EXPECT_EQ(details["storage_backend"], "file");
-  EXPECT_EQ(answer["usage"]["hitide"]["explanation_id"], "ex-9");
-  EXPECT_EQ(answer["usage"]["hitide"]["saved_ms"], 1.5);
-}
-
-TEST(OpenAiAnswer, PartsOfAStream) {
-  AnswerHead head = sample_head(ApiKind::chat);
-  const Json role = Json::parse(role_chunk_json(head));
-  EXPECT_EQ(role["object"], "chat.completion.chunk");
-  EXPECT_EQ(role["choices"][0]["delta"]["role"], "assistant");
-  EXPECT_FALSE(role.contains("usage"));
-  head.include_usage = true;
-  const Json text = Json::parse(text_chunk_json(head, "a\n\"b"));
-  EXPECT_EQ(text["choices"][0]["delta"]["content"], "a\n\"b");
-  EXPECT_TRUE(text["choices"][0]["finish_reason"].is_null());
-  EXPECT_TRUE(text["usage"].is_null());
-  const Json finish = Json::parse(finish_chunk_json(head, FinishReason::length));
-  EXPECT_EQ(finish["choices"][0]["finish_reason"], "length");
-  EXPECT_TRUE(finish["choices"][0]["delta"].empty());
-  const Json usage = Json::parse(usage_chunk_json(head, sample_result()));
-  EXPECT_TRUE(usage["choices"].empty());
-  EXPECT_EQ(usage["usage"]["total_tokens"], 103);
-  const Json completion = Json::parse(text_chunk_json(sample_head(ApiKind::completion), "piece"));
-  EXPECT_EQ(completion["object"], "text_completion");
-  EXPECT_EQ(completion["choices"][0]["text"], "piece");
-}
-
-TEST(OpenAiAnswer, EveryTextGoesOutAsValidUtf8) {
-  const std::string body = text_chunk_json(sample_head(ApiKind::chat), "a\xff z");
-  const Json chunk = Json::parse(body);
-  EXPECT_EQ(chunk["choices"][0]["delta"]["content"], "a\xef\xbf\xbd z");
-  EXPECT_EQ(body.find('\n'), std::string::npos) << "one line of an event";
-}
-
 TEST(OpenAiError, ShapeAndStatusOfEachCode) {
   ApiError error;
   error.message = "bad \"thing\"";
@@ -299,7 +300,7 @@ TEST(OpenAiParse, NulInAChatIsRefusedAndNamesTheField) {
              "messages[0].content");
   const ApiParse completion = parse_request(ApiKind::completion, R"({"prompt":"a\u0000b"})");
   ASSERT_FALSE(completion.error) << completion.error->message;
-  EXPECT_EQ(completion.request.prompt_text, std::string("a\0b", 3));
+  EXPECT_EQ(completion.request.prompts.at(0).text, std::string("a\0b", 3));
 }
 
 // A field of a wrong type is said to be one: the body is JSON.
@@ -312,11 +313,12 @@ TEST(OpenAiParse, WrongTypesNameTheFieldAndTheTypeExpected) {
     EXPECT_NE(parse.error->message.find("must be"), std::string::npos) << parse.error->message;
   }
   // Every field with every type: refused with its name or taken, never with the parser's words.
-  for (const char* field : {"prompt",          "model",        "max_tokens", "temperature",
-                            "top_k",           "seed",         "stop",       "stream",
-                            "stream_options",  "cache_salt",   "n",          "logprobs",
-                            "tools",           "logit_bias",   "echo",       "presence_penalty",
-                            "response_format", "top_logprobs", "best_of",    "suffix"}) {
+  for (const char* field : {"prompt",          "model",        "max_tokens",  "temperature",
+                            "top_k",           "seed",         "stop",        "stream",
+                            "stream_options",  "cache_salt",   "n",           "logprobs",
+                            "tools",           "logit_bias",   "echo",        "presence_penalty",
+                            "response_format", "top_logprobs", "best_of",     "suffix",
+                            "min_tokens",      "grammar",      "guided_json", "stop_token_ids"}) {
     for (const char* value : {"null", "true", "0", "-1", "1.5", "\"\"", "\"x\"", "[]", "[1]",
                               "[[]]", "[{}]", "{}", "{\"a\":[]}", "18446744073709551615"}) {
       const bool prompt = std::string_view(field) == "prompt";
@@ -331,7 +333,7 @@ TEST(OpenAiParse, WrongTypesNameTheFieldAndTheTypeExpected) {
 }
 
 TEST(OpenAiParse, UnsupportedFieldsThatSayNothingAreTaken) {
-  for (const char* field : {"tools", "functions", "logit_bias", "suffix"}) {
+  for (const char* field : {"tools", "functions", "regex", "suffix"}) {
     for (const char* value : {"null", "0", "false", "[]", "{}", "\"\""}) {
       const ApiParse parse = parse_request(
           ApiKind::completion, fmt::format(R"({{"prompt":"p","{}":{}}})", field, value));

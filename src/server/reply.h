@@ -36,7 +36,7 @@ inline Reply error_reply(const ApiError& error) {
   Reply reply;
   reply.status = error.status;
   reply.body = error_json(error);
-  if (error.status == 503) reply.headers.emplace_back("Retry-After", "1");
+  if (error.status == 429 || error.status == 503) reply.headers.emplace_back("Retry-After", "1");
   return reply;
 }
 

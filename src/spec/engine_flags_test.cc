@@ -62,8 +62,8 @@ TEST(EngineFlags, AMisspeltFlagIsAnErrorWithTheNearestName) {
 
 // What would leave the server less safe, or with other answers, is not passed over.
 TEST(EngineFlags, SomeAreRefused) {
-  for (const char* name : {"--ssl-keyfile", "--lora-paths", "--chat-template",
-                           "--config", "--disaggregation-mode"}) {
+  for (const char* name :
+       {"--ssl-keyfile", "--lora-paths", "--chat-template", "--config", "--disaggregation-mode"}) {
     EXPECT_THAT(refusal({name, "x"}), HasSubstr("no such option here"));
   }
 }

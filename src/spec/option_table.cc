@@ -169,7 +169,7 @@ constexpr std::array kServerRows = {
                 return Status();
               }},
     OptionRow{"--max-queued-requests", "", kServer, OptionKind::number, "COUNT", "0..4096", "",
-              "Requests that may wait; more are answered with 503.",
+              "Requests that may wait; more are answered with 429.",
               [](const Options& o) { return std::to_string(o.server.queue_max); },
               [](Options& o, View v) { return set_count(o.server.queue_max, v, 0, 4096); }},
     OptionRow{"--log-level", "", kServer, OptionKind::text, "LEVEL", "debug, info, warning, error",

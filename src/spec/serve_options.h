@@ -31,7 +31,7 @@ struct ServerOptions {
   std::string admin_api_key;       // of the addresses for operators; empty: api_key
   bool cache_report = false;       // --enable-cache-report
   bool metrics = true;             // --enable-metrics
-  std::uint32_t queue_max = 256;   // requests waiting; more get 503
+  std::uint32_t queue_max = 256;   // requests waiting; more get 429
   std::string log_level = "info";  // debug, info, warning, error
 };
 

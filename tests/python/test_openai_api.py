@@ -156,8 +156,8 @@ def test_a_seed_makes_sampling_repeatable(server):
 
 
 @pytest.mark.parametrize("fields, name", [
-    ({"n": 2}, "n"), ({"max_tokens": 0}, "max_tokens"), ({"temperature": -1}, "temperature"),
-    ({"logprobs": True}, "logprobs"), ({"stop": [""]}, "stop"),
+    ({"n": 0}, "n"), ({"max_tokens": 0}, "max_tokens"), ({"temperature": -1}, "temperature"),
+    ({"logprobs": 3}, "logprobs"), ({"stop": [""]}, "stop"), ({"tools": [{}]}, "tools"),
     ({"messages": [{"role": "alien", "content": "x"}]}, "messages"),
     ({"messages": []}, "messages"),
 ])

@@ -114,6 +114,7 @@ class FakeEngine final : public Engine {
     running.sink = sink;
     running.script = script_;
     running.prompt_tokens = static_cast<std::uint32_t>(request.prompt.size());
+    running.logprobs = request.top_logprobs;
     running_[id] = std::move(running);
     requests_.push_back(std::move(request));
     changed_.notify_all();
@@ -180,6 +181,7 @@ class FakeEngine final : public Engine {
     GenerationSink* sink = nullptr;
     Script script;
     std::uint32_t prompt_tokens = 0;
+    std::optional<std::uint32_t> logprobs;
     std::size_t next_piece = 0;
     bool admitted = false;
     bool cancelled = false;
@@ -211,6 +213,19 @@ class FakeEngine final : public Engine {
     return result;
   }
 
+  // As if each piece were one token, number 7 with probability 1/e; others are 100, 101, ...
+  static TokenLogprob logprob_of(const std::string& piece, std::uint32_t top) {
+    TokenLogprob logprob;
+    logprob.token = 7;
+    logprob.logprob = -1.0f;
+    logprob.bytes = piece;
+    for (std::uint32_t i = 0; i < top; ++i) {
+      const auto token = static_cast<TokenId>(100 + i);
+      logprob.top.push_back({token, -2.0f - static_cast<float>(i), std::to_string(token)});
+    }
+    return logprob;
+  }
+
   // One call into a sink, without the lock. Requires may_step(running).
   void step(std::unique_lock<std::mutex>& lock, std::uint64_t id) {
     Running& running = running_[id];
@@ -229,7 +244,9 @@ class FakeEngine final : public Engine {
       sink->on_admitted("ex-1");
     } else {
       const std::string piece = running.script.pieces[running.next_piece++];
+      const std::optional<std::uint32_t> logprobs = running.logprobs;
       lock.unlock();
+      if (logprobs) sink->on_logprob(logprob_of(piece, *logprobs));
       sink->on_text(piece);
     }
     lock.lock();

@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "base/metrics.h"
 #include "engine/llama/engine_setup.h"
+#include "engine/llama/grammar.h"
 #include "engine/llama/request_pages.h"
 #include "engine/llama/step_loop.h"
 
@@ -224,13 +225,30 @@ Result<std::uint64_t> LlamaEngine::submit(GenerationRequest request, GenerationS
                               count, info_.context_length));
   }
   const std::int32_t vocabulary = llama_vocab_n_tokens(vocabulary_);
-  for (std::size_t i = 0; i < count; ++i) {
-    if (request.prompt[i] >= 0 && request.prompt[i] < vocabulary) continue;
+  const auto outside = [&](TokenId token) { return token < 0 || token >= vocabulary; };
+  const auto refuse = [&](std::string_view what, TokenId token, std::size_t at) {
     return Status(StatusCode::invalid_argument,
-                  fmt::format("token {} at {} is outside the vocabulary of {}", request.prompt[i],
-                              i, vocabulary));
+                  fmt::format("{}token {} at {} is outside the vocabulary of {}", what, token, at,
+                              vocabulary));
+  };
+  for (std::size_t i = 0; i < count; ++i) {
+    if (outside(request.prompt[i])) return refuse("", request.prompt[i], i);
   }
-  return loop_->submit(std::move(request), sink);
+  for (std::size_t i = 0; i < request.stop_tokens.size(); ++i) {
+    if (outside(request.stop_tokens[i])) return refuse("stop_tokens: ", request.stop_tokens[i], i);
+  }
+  const auto& biases = request.sampling.logit_bias;
+  for (std::size_t i = 0; i < biases.size(); ++i) {
+    if (outside(biases[i].first)) return refuse("logit_bias: ", biases[i].first, i);
+  }
+  std::unique_ptr<Grammar> grammar;
+  if (!request.grammar.empty()) {
+    auto parsed = Grammar::parse(*vocabulary_, request.grammar);
+    if (!parsed.ok()) return parsed.status().with_context("grammar");
+    grammar = std::move(*parsed);
+    request.grammar = {};
+  }
+  return loop_->submit(std::move(request), sink, std::move(grammar));
 }
 
 Result<Explanation> LlamaEngine::explain(std::string_view id) const {

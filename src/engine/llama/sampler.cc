@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
+
+#include "engine/llama/grammar.h"
 
 namespace hitide {
 namespace {
@@ -17,7 +20,62 @@ constexpr auto kMoreLikely = [](const auto& a, const auto& b) {
 Sampler::Sampler(const SamplingOptions& options, std::uint64_t seed)
     : options_(options), random_(options.seed ? *options.seed : seed) {}
 
+Sampler::~Sampler() = default;
+
+void Sampler::begin(std::span<const TokenId> prompt, std::vector<TokenId> ends) {
+  if (options_.repetition_penalty != 1.0f) seen_.insert(prompt.begin(), prompt.end());
+  if (options_.tokens_min > 0) ends_ = std::move(ends);
+}
+
+void Sampler::follow(std::unique_ptr<Grammar> grammar) { grammar_ = std::move(grammar); }
+
+bool Sampler::changes_logits() const {
+  const bool penalties = options_.presence_penalty != 0.0f || options_.frequency_penalty != 0.0f ||
+                         options_.repetition_penalty != 1.0f;
+  return penalties || !options_.logit_bias.empty() || accepted_ < options_.tokens_min;
+}
+
+void Sampler::change(std::span<float> logits) const {
+  const auto at = [&](TokenId token) -> float& { return logits[static_cast<std::size_t>(token)]; };
+  for (const auto& [token, bias] : options_.logit_bias) at(token) += bias;
+  const float repetition = options_.repetition_penalty;
+  const auto repeat = [&](TokenId token) {
+    float& logit = at(token);
+    logit = logit > 0.0f ? logit / repetition : logit * repetition;
+  };
+  if (repetition != 1.0f) {
+    for (const TokenId token : seen_) repeat(token);
+  }
+  for (const auto& [token, count] : counts_) {
+    if (repetition != 1.0f && seen_.count(token) == 0) repeat(token);
+    at(token) -= options_.presence_penalty + options_.frequency_penalty * static_cast<float>(count);
+  }
+  if (accepted_ < options_.tokens_min) {
+    for (const TokenId token : ends_) at(token) = -std::numeric_limits<float>::infinity();
+  }
+}
+
 TokenId Sampler::pick(std::span<const float> logits) {
+  if (!changes_logits() && !grammar_) return choose(logits);
+  changed_.assign(logits.begin(), logits.end());
+  change(changed_);
+  TokenId token = choose(changed_);
+  // Most often what the model likes best is allowed, which is cheaper to ask than all tokens.
+  if (!grammar_ || grammar_->allows(token)) return token;
+  if (!grammar_->mask(changed_)) return kNoToken;
+  token = choose(changed_);
+  return token;
+}
+
+bool Sampler::accept(TokenId token) {
+  ++accepted_;
+  const bool counts = options_.presence_penalty != 0.0f || options_.frequency_penalty != 0.0f ||
+                      options_.repetition_penalty != 1.0f;
+  if (counts) ++counts_[token];
+  return !grammar_ || grammar_->accept(token);
+}
+
+TokenId Sampler::choose(std::span<const float> logits) {
   if (!(options_.temperature > 0.0f)) {
     TokenId best = 0;
     float best_logit = -std::numeric_limits<float>::infinity();
@@ -100,11 +158,13 @@ TokenId Sampler::draw() {
   double sum = 0.0;
   for (const Candidate& candidate : candidates_) sum += candidate.weight;
   double point = static_cast<double>(random_.next() >> 11) * 0x1.0p-53 * sum;
+  TokenId last = candidates_.back().token;  // for what rounding leaves over
   for (const Candidate& candidate : candidates_) {
+    if (candidate.weight > 0.0f) last = candidate.token;
     point -= candidate.weight;
     if (point < 0.0) return candidate.token;
   }
-  return candidates_.back().token;  // rounding
+  return last;
 }
 
 }  // namespace hitide

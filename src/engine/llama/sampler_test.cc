@@ -92,5 +92,77 @@ TEST(Sampler, InfiniteLogitsDoNotBreakTheDraw) {
   EXPECT_EQ(draw_many({.seed = 1}, {-inf, -inf}, 200).size(), 2u);
 }
 
+// The answer so far is that of accept(); the prompt counts for repetition alone.
+TokenId pick_after(const SamplingOptions& options, std::vector<TokenId> prompt,
+                   const std::vector<TokenId>& answer, std::vector<float> logits) {
+  Sampler sampler(options, 1);
+  sampler.begin(prompt, {});
+  for (const TokenId token : answer) EXPECT_TRUE(sampler.accept(token));
+  return sampler.pick(logits);
+}
+
+SamplingOptions greedy() {
+  SamplingOptions options;
+  options.temperature = 0.0f;
+  return options;
+}
+
+TEST(Sampler, PresenceCountsOnceAndFrequencyEachTime) {
+  SamplingOptions presence = greedy();
+  presence.presence_penalty = 1.0f;
+  EXPECT_EQ(pick_after(presence, {0}, {}, {2.0f, 1.5f}), 0) << "the prompt does not count";
+  EXPECT_EQ(pick_after(presence, {}, {0}, {2.0f, 1.5f}), 1);
+  EXPECT_EQ(pick_after(presence, {}, {0, 0, 0}, {2.0f, 0.5f}), 0) << "once";
+  SamplingOptions frequency = greedy();
+  frequency.frequency_penalty = 0.5f;
+  EXPECT_EQ(pick_after(frequency, {}, {0}, {2.0f, 1.4f}), 0);
+  EXPECT_EQ(pick_after(frequency, {}, {0, 0}, {2.0f, 1.4f}), 1);
+  frequency.frequency_penalty = -0.5f;
+  EXPECT_EQ(pick_after(frequency, {}, {1}, {2.0f, 1.6f}), 1) << "negative ones draw";
+}
+
+TEST(Sampler, RepetitionScalesPromptAndAnswerOnce) {
+  SamplingOptions options = greedy();
+  options.repetition_penalty = 2.0f;
+  EXPECT_EQ(pick_after(options, {0}, {}, {2.0f, 1.5f}), 1);
+  EXPECT_EQ(pick_after(options, {}, {0}, {2.0f, 1.5f}), 1);
+  EXPECT_EQ(pick_after(options, {0, 0}, {0, 0}, {2.0f, 0.9f}), 0) << "once, however often";
+  EXPECT_EQ(pick_after(options, {0}, {}, {-1.0f, -1.5f}), 1) << "negative ones are multiplied";
+}
+
+TEST(Sampler, BiasesMoveTheChoice) {
+  SamplingOptions options = greedy();
+  options.logit_bias = {{1, 100.0f}};
+  EXPECT_EQ(pick_after(options, {}, {}, {5.0f, -20.0f, 4.0f}), 1);
+  options.logit_bias = {{0, -100.0f}};
+  EXPECT_EQ(pick_after(options, {}, {}, {5.0f, -20.0f, 4.0f}), 2);
+}
+
+TEST(Sampler, EndsAreHeldBackUntilThereAreEnoughTokens) {
+  SamplingOptions options = greedy();
+  options.tokens_min = 2;
+  Sampler sampler(options, 1);
+  sampler.begin({}, {0});
+  const std::vector<float> logits = {5.0f, 1.0f, 2.0f};
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(sampler.pick(logits), 2);
+    EXPECT_TRUE(sampler.accept(2));
+  }
+  EXPECT_EQ(sampler.pick(logits), 0);
+}
+
+// Options that change nothing leave the logits as they are, bit for bit.
+TEST(Sampler, DefaultsPickWhatTheLogitsSay) {
+  Random random(3);
+  std::vector<float> logits(500);
+  for (float& logit : logits) logit = static_cast<float>(random.next() % 1000) / 100.0f;
+  Sampler plain(greedy(), 1);
+  const TokenId first = plain.pick(logits);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_TRUE(plain.accept(first));
+    EXPECT_EQ(plain.pick(logits), first);
+  }
+}
+
 }  // namespace
 }  // namespace hitide

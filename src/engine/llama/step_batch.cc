@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/log.h"
+#include "engine/llama/logprobs.h"
 #include "engine/llama/step_loop_internal.h"
 
 namespace hitide {
@@ -173,10 +174,22 @@ void StepLoop::advance(Generation& generation, std::uint32_t end, const float* l
   const std::span<const float> row(logits, vocabulary_size_);
   if (generation.request.return_logits) result.logits.emplace_back(row.begin(), row.end());
   const TokenId token = generation.sampler.pick(row);
-  if (!generation.request.ignore_eos && llama_vocab_is_eog(&vocabulary_, token)) {
+  if (token == kNoToken) {
+    finish(generation, FinishReason::failed,
+           Status(StatusCode::invalid_argument,
+                  "the grammar has come to a place where no token of the model fits"));
+    return;
+  }
+  if (ends(generation, token)) {
     finish(generation, FinishReason::stop);
     return;
   }
+  if (!generation.sampler.accept(token)) {
+    finish(generation, FinishReason::failed,
+           Status(StatusCode::internal, "the grammar refused a token that it had allowed"));
+    return;
+  }
+  if (generation.request.top_logprobs) tell_logprob(generation, row, token);
   result.tokens.push_back(token);
   generation.tokens.push_back(token);
   const std::string text = generation.text.push(piece_of(token));
@@ -203,11 +216,26 @@ void StepLoop::advance(Generation& generation, std::uint32_t end, const float* l
   }
 }
 
-std::string StepLoop::piece_of(TokenId token) const {
+bool StepLoop::ends(const Generation& generation, TokenId token) const {
+  const GenerationRequest& request = generation.request;
+  if (!request.ignore_eos && llama_vocab_is_eog(&vocabulary_, token)) return true;
+  return std::find(request.stop_tokens.begin(), request.stop_tokens.end(), token) !=
+         request.stop_tokens.end();
+}
+
+void StepLoop::tell_logprob(Generation& generation, std::span<const float> logits,
+                            TokenId token) const {
+  TokenLogprob logprob = logprob_of(logits, token, *generation.request.top_logprobs);
+  logprob.bytes = piece_of(token, true);
+  for (TokenLikelihood& other : logprob.top) other.bytes = piece_of(other.token, true);
+  generation.sink->on_logprob(std::move(logprob));
+}
+
+std::string StepLoop::piece_of(TokenId token, bool names) const {
   std::string piece(64, '\0');
   for (;;) {
     const std::int32_t n = llama_token_to_piece(&vocabulary_, token, piece.data(),
-                                                static_cast<std::int32_t>(piece.size()), 0, false);
+                                                static_cast<std::int32_t>(piece.size()), 0, names);
     if (n >= 0) {
       piece.resize(static_cast<std::size_t>(n));
       return piece;

@@ -31,6 +31,14 @@ constexpr Duration kIdlePause = seconds(1);
 
 TimePoint clock_now() { return SystemClock::instance().now(); }
 
+std::vector<TokenId> ends_of(const llama_vocab& vocabulary) {
+  std::vector<TokenId> ends;
+  for (TokenId token = 0; token < llama_vocab_n_tokens(&vocabulary); ++token) {
+    if (llama_vocab_is_eog(&vocabulary, token)) ends.push_back(token);
+  }
+  return ends;
+}
+
 }  // namespace
 
 StepLoop::StepLoop(const StepLoopOptions& options, LlamaDevice& device, PageSource& pages,
@@ -40,6 +48,7 @@ StepLoop::StepLoop(const StepLoopOptions& options, LlamaDevice& device, PageSour
       pages_(pages),
       vocabulary_(vocabulary),
       vocabulary_size_(static_cast<std::uint32_t>(llama_vocab_n_tokens(&vocabulary))),
+      end_tokens_(ends_of(vocabulary)),
       prefill_tokens_per_s_(options.prefill_tokens_per_s),
       thread_([this] { run(); }) {}
 
@@ -48,9 +57,17 @@ StepLoop::~StepLoop() { stop(); }
 // ---- Any thread
 // ----------------------------------------------------------------------------------
 
-Result<std::uint64_t> StepLoop::submit(GenerationRequest request, GenerationSink* sink) {
+Result<std::uint64_t> StepLoop::submit(GenerationRequest request, GenerationSink* sink,
+                                       std::unique_ptr<Grammar> grammar) {
   std::uint64_t seed = 0;
   if (!request.sampling.seed && request.sampling.temperature > 0.0f) seed = std::random_device{}();
+  auto generation = std::make_unique<Generation>(0, std::move(request), sink, clock_now(), seed);
+  std::vector<TokenId> ends = generation->request.stop_tokens;
+  if (!generation->request.ignore_eos) {
+    ends.insert(ends.end(), end_tokens_.begin(), end_tokens_.end());
+  }
+  generation->sampler.begin(generation->tokens, std::move(ends));
+  generation->sampler.follow(std::move(grammar));
   const std::lock_guard lock(mutex_);
   if (closing_) return Status(StatusCode::failed_precondition, "the engine is closed");
   if (pending_ >= std::size_t{options_.waiting_max} + options_.running_max) {
@@ -58,8 +75,8 @@ Result<std::uint64_t> StepLoop::submit(GenerationRequest request, GenerationSink
                   fmt::format("{} requests are waiting already", options_.waiting_max));
   }
   const std::uint64_t id = next_id_++;
-  incoming_.push_back(
-      std::make_unique<Generation>(id, std::move(request), sink, clock_now(), seed));
+  generation->id = id;
+  incoming_.push_back(std::move(generation));
   ++pending_;
   woken_ = true;
   changed_.notify_all();

@@ -24,6 +24,7 @@
 
 #include "base/metrics.h"
 #include "engine/engine.h"
+#include "engine/llama/grammar.h"
 #include "engine/llama/llama_device.h"
 #include "engine/llama/request_pages.h"
 #include "engine/llama/sampler.h"
@@ -58,8 +59,9 @@ class StepLoop {
   StepLoop(const StepLoop&) = delete;
   StepLoop& operator=(const StepLoop&) = delete;
 
-  // As Engine::submit; the request is valid.
-  Result<std::uint64_t> submit(GenerationRequest request, GenerationSink* sink);
+  // As Engine::submit; the request is valid, and `grammar` is the one that it names.
+  Result<std::uint64_t> submit(GenerationRequest request, GenerationSink* sink,
+                               std::unique_ptr<Grammar> grammar = nullptr);
   void cancel(std::uint64_t id);
   // Something may have changed: a command was submitted, a request has become ready.
   void wake();
@@ -103,15 +105,20 @@ class StepLoop {
   void note_speed(std::uint32_t prefill, std::uint32_t decode, Duration time);
   void requeue_preempted();
   void advance(Generation& generation, std::uint32_t end, const float* logits);
+  // Whether the token ends the generation and is no part of it.
+  bool ends(const Generation& generation, TokenId token) const;
+  void tell_logprob(Generation& generation, std::span<const float> logits, TokenId token) const;
   void finish(Generation& generation, FinishReason reason, Status status = {});
   void forget_finished();
-  std::string piece_of(TokenId token) const;
+  // `names`: tokens that stand for no text are written by their names.
+  std::string piece_of(TokenId token, bool names = false) const;
 
   const StepLoopOptions options_;
   LlamaDevice& device_;
   PageSource& pages_;
   const llama_vocab& vocabulary_;
   const std::uint32_t vocabulary_size_;
+  const std::vector<TokenId> end_tokens_;  // of the vocabulary
   StepLoopMetrics metrics_;
 
   mutable std::mutex mutex_;

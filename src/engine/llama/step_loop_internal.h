@@ -17,7 +17,7 @@ struct StepLoop::Generation {
         sink(where),
         tokens(std::move(request.prompt)),
         sampler(request.sampling, seed),
-        text(std::move(request.stop)),
+        text(std::move(request.stop), request.keep_stop),
         submitted(now) {
     result.prompt_tokens = static_cast<std::uint32_t>(tokens.size());
   }
@@ -26,7 +26,7 @@ struct StepLoop::Generation {
   // One token is left to compute, and it was generated here.
   bool decoding() const { return started && computed + 1 == size() && !result.tokens.empty(); }
 
-  const std::uint64_t id;
+  std::uint64_t id;           // unchanged once it is handed to the loop
   GenerationRequest request;  // its prompt and stop strings have moved into the members below
   GenerationSink* const sink;
 

@@ -77,7 +77,8 @@ std::string valid_utf8(std::string_view text) {
   return out;
 }
 
-TextStream::TextStream(std::vector<std::string> stops) : stops_(std::move(stops)) {
+TextStream::TextStream(std::vector<std::string> stops, bool keep_stop)
+    : stops_(std::move(stops)), keep_stop_(keep_stop) {
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
@@ -96,10 +97,16 @@ std::string TextStream::push(std::string_view bytes) {
   if (stopped_) return {};
   pending_ += bytes;
   std::size_t stop_at = std::string::npos;
-  for (const std::string& stop : stops_) stop_at = std::min(stop_at, pending_.find(stop));
+  std::size_t stop_bytes = 0;
+  for (const std::string& stop : stops_) {
+    const std::size_t at = pending_.find(stop);
+    if (at >= stop_at) continue;
+    stop_at = at;
+    stop_bytes = stop.size();
+  }
   if (stop_at != std::string::npos) {
     stopped_ = true;
-    pending_.resize(stop_at);
+    pending_.resize(stop_at + (keep_stop_ ? stop_bytes : 0));
     return valid_utf8(std::exchange(pending_, {}));
   }
   std::size_t sendable = pending_.size() - held_for_stops();

@@ -12,11 +12,11 @@ namespace hitide {
 
 class TextStream {
  public:
-  // Empty stop strings are ignored.
-  explicit TextStream(std::vector<std::string> stops);
+  // Empty stop strings are ignored. `keep_stop`: the one that is found comes out too.
+  explicit TextStream(std::vector<std::string> stops, bool keep_stop = false);
 
   // Takes the bytes of one more token; returns what may be sent now. Once a stop string is complete
-  // stopped() is true, the text before it has been returned, and nothing more comes out.
+  // stopped() is true, the text up to it has been returned, and nothing more comes out.
   std::string push(std::string_view bytes);
   bool stopped() const { return stopped_; }
   // The generation has ended: returns what was held back.
@@ -26,6 +26,7 @@ class TextStream {
   std::size_t held_for_stops() const;
 
   std::vector<std::string> stops_;
+  const bool keep_stop_;
   std::string pending_;  // not sent yet
   bool stopped_ = false;
 };

@@ -109,5 +109,16 @@ TEST(TextStream, CutsDoNotMatter) {
   }
 }
 
+TEST(TextStream, AStopStringThatIsKeptComesOutAndNothingBehindIt) {
+  TextStream stream({"lo w", "zzz"}, true);
+  std::string out = stream.push("Hel");
+  out += stream.push("lo ");
+  EXPECT_FALSE(stream.stopped());
+  out += stream.push("world");
+  EXPECT_TRUE(stream.stopped());
+  out += stream.push("more") + stream.finish();
+  EXPECT_EQ(out, "Hello w");
+}
+
 }  // namespace
 }  // namespace hitide
