@@ -271,7 +271,10 @@ HOSTILE = [
     "root ::= [", "root ::= (\"a\"", "root ::= " + "(" * 5000 + "\"a\"" + ")" * 5000,
     "root ::= \"a\"{5000}", "root ::= ((\"a\"{1000}){1000}){1000}", "root ::= \"\\xZZ\"",
     "root ::= a\na ::= b\nb ::= a", "root ::= <[99999999]>", "root ::= \"a\"{3,1}",
-    "root ::= " + "a " * 200000, "root ::= \"a\\u0000\"",
+    "root ::= " + "a " * 200000, "root ::= \"a\\u0000\"", "root ::= [a-z]{7,2}",
+    "root ::= \"" + "a" * 100000 + "\"{1000}", "root ::= \"a\"{99999999999999999999}",
+    "root ::= \"" + "a" * 100000 + "\"" + "+" * 100000, "root ::= \"a\"{3,",
+    "root ::= " + "x{0,1000} " * 500 + "\nx ::= \"a\"",
 ]
 
 
@@ -281,7 +284,8 @@ def test_grammars_that_are_none_are_refused(server, grammar):
         answer = server.chat("Hello", tokens=4, extra_body={"ebnf": grammar})
         assert answer.usage.completion_tokens <= 4
     except openai.BadRequestError as refusal:
-        assert refusal.body["param"] == "ebnf"
+        # Some are read, and then no token of the model fits.
+        assert refusal.body["param"] == "ebnf" or "no token" in refusal.body["message"]
     assert server.http.get("/health").status_code == 200
 
 

@@ -1,5 +1,6 @@
 #include "engine/llama/grammar.h"
 
+#include <algorithm>
 #include <cmath>
 #include <exception>
 #include <limits>
@@ -12,39 +13,93 @@ namespace hitide {
 namespace {
 
 constexpr std::size_t kBytesMax = 256u << 10;
-constexpr int kNestingMax = 64;  // llama.cpp's parser takes a group apart by recursion
-
-// Deepest nesting of parentheses outside of literals, character sets and comments.
-int nesting_of(std::string_view text) {
-  int depth = 0;
-  int deepest = 0;
-  char inside = '\0';  // what ends it; none
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (inside != '\0') {
-      if (c == '\\' && inside != '\n') {
-        ++i;
-      } else if (c == inside) {
-        inside = '\0';
-      }
-    } else if (c == '"') {
-      inside = '"';
-    } else if (c == '[') {
-      inside = ']';
-    } else if (c == '#') {
-      inside = '\n';
-    } else if (c == '(') {
-      deepest = std::max(deepest, ++depth);
-    } else if (c == ')') {
-      --depth;
-    }
-  }
-  return deepest;
-}
 
 Status refuse(std::string message) {
   return Status(StatusCode::invalid_argument, std::move(message));
 }
+
+// What llama.cpp's parser has no bounds for: nesting, counts that end before they begin, and the
+// copies that a repetition makes of the literal or set before it.
+class Shape {
+ public:
+  explicit Shape(std::string_view text) : text_(text) {}
+
+  Status check() {
+    while (at_ < text_.size()) {
+      const char c = text_[at_];
+      if (c == '"' || c == '[') {
+        last_size_ = skip_to(c == '"' ? '"' : ']');
+      } else if (c == '#') {
+        at_ = std::min(text_.find('\n', at_), text_.size());
+      } else if (c == '{') {
+        HITIDE_RETURN_IF_ERROR(repetition());
+      } else if (c == '+' || c == '*' || c == '?') {
+        HITIDE_RETURN_IF_ERROR(copy(1, 1));
+        ++at_;
+      } else {
+        if (c == '(' && ++depth_ > kNestingMax) {
+          return refuse(fmt::format("the grammar nests more than {} parentheses", kNestingMax));
+        }
+        if (c == ')') --depth_;
+        if (c > ' ') last_size_ = 1;  // of rules and groups the number is copied
+        ++at_;
+      }
+    }
+    return {};
+  }
+
+ private:
+  // Behind the literal or set that begins here; its size.
+  std::size_t skip_to(char end) {
+    const std::size_t begin = at_++;
+    while (at_ < text_.size() && text_[at_] != end) at_ += text_[at_] == '\\' ? 2 : 1;
+    at_ = std::min(at_ + 1, text_.size());
+    return at_ - begin;
+  }
+  // {m}, {m,} or {m,n}; what is none is the parser's to refuse.
+  Status repetition() {
+    const std::size_t end = std::min(text_.find('}', at_), text_.size());
+    const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
+    at_ = std::min(end + 1, text_.size());
+    const std::size_t comma = inside.find(',');
+    const std::size_t least = count(inside.substr(0, comma));
+    const std::size_t most =
+        comma == std::string_view::npos || inside.find_first_of("0123456789", comma) == inside.npos
+            ? least
+            : count(inside.substr(comma + 1));
+    if (least > kTimesMax || most > kTimesMax || most < least) {
+      return refuse(
+          fmt::format("the grammar repeats {{{}}}: there are counts up to {}, the larger "
+                      "one last",
+                      inside.substr(0, 100), kTimesMax));
+    }
+    return copy(least, std::max<std::size_t>(most, 1));
+  }
+  // What was repeated is one thing for a repetition behind it.
+  Status copy(std::size_t least, std::size_t most) {
+    copies_ += last_size_ * most;
+    last_size_ = last_size_ * std::max<std::size_t>(least, 1) + 1;
+    if (copies_ > kCopiesMax) return refuse("the grammar repeats too much, or texts too long");
+    return {};
+  }
+  static std::size_t count(std::string_view text) {
+    std::size_t value = 0;
+    for (const char c : text) {
+      if (c >= '0' && c <= '9')
+        value = std::min<std::size_t>(kTimesMax + 1, value * 10 + (c - '0'));
+    }
+    return value;
+  }
+
+  static constexpr int kNestingMax = 64;  // its parser takes a group apart by recursion
+  static constexpr std::size_t kTimesMax = 1000;
+  static constexpr std::size_t kCopiesMax = 400'000;
+  const std::string_view text_;
+  std::size_t at_ = 0;
+  std::size_t last_size_ = 1;
+  std::size_t copies_ = 0;
+  int depth_ = 0;
+};
 
 }  // namespace
 
@@ -54,9 +109,7 @@ Result<std::unique_ptr<Grammar>> Grammar::parse(const llama_vocab& vocabulary,
     return refuse(fmt::format("the grammar has {} bytes, more than {}", text.size(), kBytesMax));
   }
   if (text.find('\0') != std::string::npos) return refuse("the grammar has a NUL character");
-  if (nesting_of(text) > kNestingMax) {
-    return refuse(fmt::format("the grammar nests more than {} parentheses", kNestingMax));
-  }
+  HITIDE_RETURN_IF_ERROR(Shape(text).check());
   llama_sampler* sampler = nullptr;
   // An empty text means no grammar to llama.cpp.
   if (!text.empty()) {
