@@ -113,6 +113,11 @@ struct EngineInfo {
   std::string storage_backend;
 };
 
+struct EngineLoad {
+  std::uint32_t running = 0;  // requests
+  std::uint32_t waiting = 0;
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -135,6 +140,7 @@ class Engine {
   // The generation ends soon, with on_done(cancelled). Unknown ids are ignored.
   virtual void cancel(std::uint64_t generation) = 0;
 
+  virtual EngineLoad load() const { return {}; }
   virtual CacheStats cache_stats() const = 0;
   virtual Result<Explanation> explain(std::string_view id) const = 0;
   virtual void append_metrics(MetricsText& text) const = 0;

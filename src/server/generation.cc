@@ -5,8 +5,9 @@
 
 namespace hitide {
 
-std::shared_ptr<Generations> Generations::create(Engine& engine) {
-  return std::shared_ptr<Generations>(new Generations(engine));
+std::shared_ptr<Generations> Generations::create(Engine& engine,
+                                                 std::shared_ptr<RequestMetrics> metrics) {
+  return std::shared_ptr<Generations>(new Generations(engine, std::move(metrics)));
 }
 
 Status Generations::submit(GenerationRequest request, std::shared_ptr<void> token) {
@@ -102,6 +103,7 @@ void Generations::Choice::on_logprob(TokenLogprob logprob) {
 }
 
 void Generations::Choice::on_done(GenerationResult outcome) {
+  owner.metrics_->note(outcome);
   // Released after the lock: one of them may be the last owner of this object.
   std::shared_ptr<Generations> owner_alive;
   std::shared_ptr<void> token_alive;

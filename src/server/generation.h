@@ -10,9 +10,11 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
+#include "server/sglang_metrics.h"
 
 namespace hitide {
 
@@ -26,8 +28,9 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     bool done = false;  // its last news; reported once
   };
 
-  // The engine must outlive them.
-  static std::shared_ptr<Generations> create(Engine& engine);
+  // The engine must outlive them. `metrics` is told how each ends.
+  static std::shared_ptr<Generations> create(Engine& engine,
+                                             std::shared_ptr<RequestMetrics> metrics);
   Generations(const Generations&) = delete;
   Generations& operator=(const Generations&) = delete;
 
@@ -73,9 +76,11 @@ class Generations final : public std::enable_shared_from_this<Generations> {
     bool done = false;
   };
 
-  explicit Generations(Engine& engine) : engine_(engine) {}
+  Generations(Engine& engine, std::shared_ptr<RequestMetrics> metrics)
+      : engine_(engine), metrics_(std::move(metrics)) {}
 
   Engine& engine_;
+  const std::shared_ptr<RequestMetrics> metrics_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Choice> choices_;  // guarded by mutex_; elements stay where they are

@@ -212,8 +212,9 @@ Reply HttpServer::Impl::engine_reply(const std::string& path, Engine& ready) {
   if (path == "/metrics") {
     Reply reply;
     reply.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply.body = metrics_page(
-        ready, counts, {api->requests_in_flight(), static_cast<std::uint32_t>(requests_max)});
+    reply.body = metrics_page(ready, counts,
+                              {api->requests_in_flight(), static_cast<std::uint32_t>(requests_max)},
+                              api->metrics(), api->model_name());
     return reply;
   }
   return explain_reply(ready, path.substr(kExplainPrefix.size()));

@@ -120,7 +120,8 @@ std::map<std::pair<std::string, int>, std::uint64_t> HttpCounts::values() const 
   return counts_;
 }
 
-std::string metrics_page(const Engine& engine, const HttpCounts& http, const ServerGauges& gauges) {
+std::string metrics_page(const Engine& engine, const HttpCounts& http, const ServerGauges& gauges,
+                         const RequestMetrics& requests, const std::string& model_name) {
   MetricsText text;
   for (const auto& [key, count] : http.values()) {
     text.counter("hitide_http_requests_total", "Answers by route and status", as_double(count),
@@ -138,6 +139,7 @@ std::string metrics_page(const Engine& engine, const HttpCounts& http, const Ser
     append_storage(text, stats);
   }
   engine.append_metrics(text);
+  append_sglang_metrics(text, engine, requests, model_name);
   return std::move(text).text();
 }
 

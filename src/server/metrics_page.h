@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/engine.h"
+#include "server/sglang_metrics.h"
 
 namespace hitide {
 
@@ -27,6 +28,7 @@ struct ServerGauges {
   std::uint32_t requests_max = 0;
 };
 
-std::string metrics_page(const Engine& engine, const HttpCounts& http, const ServerGauges& gauges);
+std::string metrics_page(const Engine& engine, const HttpCounts& http, const ServerGauges& gauges,
+                         const RequestMetrics& requests, const std::string& model_name);
 
 }  // namespace hitide

@@ -208,7 +208,7 @@ std::optional<Reply> OpenAiApi::submit_all(Prepared& prepared, Generations& gene
 }
 
 Reply OpenAiApi::start(Prepared& prepared, const ClientGone& client_gone) {
-  const auto guard = std::make_shared<CancelOnExit>(Generations::create(engine_));
+  const auto guard = std::make_shared<CancelOnExit>(Generations::create(engine_, metrics_));
   Generations& generations = *guard->generations;
   if (auto refused = submit_all(prepared, generations, client_gone)) return std::move(*refused);
   Answering answering;

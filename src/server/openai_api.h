@@ -32,6 +32,7 @@ class OpenAiApi {
 
   const std::string& model_name() const { return model_name_; }
   std::uint32_t requests_in_flight() const { return in_flight_->load(); }
+  const RequestMetrics& metrics() const { return *metrics_; }
 
  private:
   struct Prompt {
@@ -65,6 +66,7 @@ class OpenAiApi {
   const EngineInfo info_;
   const std::string model_name_;
   const std::string id_prefix_;  // tells apart two runs of the server
+  const std::shared_ptr<RequestMetrics> metrics_ = std::make_shared<RequestMetrics>();
   std::atomic<std::uint64_t> next_id_{1};
   std::shared_ptr<std::atomic<std::uint32_t>> in_flight_;
   // Parsing and tokenizing take many times the memory of a body, and a core.

@@ -67,6 +67,9 @@ class LlamaEngine final : public Engine {
   Result<std::string> apply_chat_template(const std::vector<ChatMessage>& messages) const override;
   Result<std::uint64_t> submit(GenerationRequest request, GenerationSink* sink) override;
   void cancel(std::uint64_t generation) override { loop_->cancel(generation); }
+  EngineLoad load() const override {
+    return {loop_->metrics().running.load(), loop_->metrics().waiting.load()};
+  }
   CacheStats cache_stats() const override { return cache_ ? cache_->stats() : CacheStats{}; }
   Result<Explanation> explain(std::string_view id) const override;
   void append_metrics(MetricsText& text) const override;
