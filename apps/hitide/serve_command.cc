@@ -22,6 +22,7 @@
 #include "server/setup.h"
 #include "spec/engine_flags.h"
 #include "spec/option_table.h"
+#include "spec/options_file.h"
 #include "spec/storage_config.h"
 #include "surroundings.h"
 
@@ -111,6 +112,17 @@ Result<ReadOptions> read_options(const GivenOptions& given) {
   ServeOptions& options = read.options;
   std::vector<std::string> names;
   for (const auto& [name, value] : given) {
+    if (name == "--config")
+      HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
+  }
+  // What the command line says is set over it.
+  if (!options.config_file.empty()) {
+    auto file = apply_options_file(options.config_file, options);
+    if (!file.ok()) return file.status().with_context("--config");
+    names = std::move(file->given);
+    options.engine_flags = std::move(file->engine_flags);
+  }
+  for (const auto& [name, value] : given) {
     HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
     names.push_back(name);
   }
@@ -135,7 +147,7 @@ int serve(const GivenOptions& given, std::vector<std::string> engine_flags) {
   Result<ReadOptions> read = read_options(given);
   if (!read.ok()) return fail(read.status(), kUsage);
   ServeOptions* const options = &read->options;
-  options->engine_flags = std::move(engine_flags);
+  for (std::string& flag : engine_flags) options->engine_flags.push_back(std::move(flag));
   set_log_level_by_name(options->server.log_level);
   if (const Status model = check_model_file(options->engine.model_path); !model.ok()) {
     return fail(model, kFailed);
@@ -148,7 +160,8 @@ int serve(const GivenOptions& given, std::vector<std::string> engine_flags) {
   if (!install_signals()) return complain(kCommand, "no signal handlers", kFailed);
 
   // The port comes first, so that one in use fails before minutes of loading.
-  auto server = HttpServer::bind(options->server, options->engine.running_requests_max);
+  auto server = HttpServer::bind(options->server, options->engine.running_requests_max,
+                                 intake_limits(options->server));
   if (!server.ok()) return fail(server.status(), kUnavailable);
   {
     const SignalsBlocked blocked;

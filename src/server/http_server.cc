@@ -141,7 +141,8 @@ void HttpServer::Impl::take(Exchange exchange) {
   WorkerPool& pool = may_wait(exchange.request) ? slow : quick;
   const auto shared = std::make_shared<Exchange>(std::move(exchange));
   if (pool.submit([this, shared] { serve(*shared); })) return;
-  const ApiError busy = server_error(503, "server_busy", "too many requests wait; try again later");
+  ApiError busy = client_error(429, "server_busy", "too many requests wait; try again later");
+  busy.type = "rate_limit_error";
   counts.count("other", busy.status);
   send_reply(*shared, error_reply(busy));
 }
@@ -296,10 +297,12 @@ Status HttpServer::start(std::function<void()> on_failure) {
 void HttpServer::set_engine(Engine& engine) {
   impl_->api = std::make_unique<OpenAiApi>(engine, impl_->options,
                                            static_cast<std::uint32_t>(impl_->requests_max));
-  const std::uint64_t for_context =
-      std::min(engine.info().context_length * kBodyBytesPerToken, kBodyBytesMost);
-  impl_->intake->set_body_bytes_max(
-      std::max<std::size_t>(impl_->limits.request.body_bytes_max, for_context));
+  if (impl_->options.body_bytes_max == 0) {
+    const std::uint64_t for_context =
+        std::min(engine.info().context_length * kBodyBytesPerToken, kBodyBytesMost);
+    impl_->intake->set_body_bytes_max(
+        std::max<std::size_t>(impl_->limits.request.body_bytes_max, for_context));
+  }
   impl_->engine.store(&engine, std::memory_order_release);
 }
 

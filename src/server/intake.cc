@@ -46,6 +46,19 @@ ApiError stopping_error() {
 
 }  // namespace
 
+IntakeLimits intake_limits(const ServerOptions& options) {
+  IntakeLimits limits;
+  limits.request.head_bytes_max = options.head_bytes_max;
+  limits.request.line_bytes_max =
+      std::min<std::size_t>(limits.request.line_bytes_max, options.head_bytes_max);
+  limits.connections_max = options.connections_max;
+  if (options.body_bytes_max != 0) limits.request.body_bytes_max = options.body_bytes_max;
+  // Two of the largest fit, and one that comes in beside one that is read.
+  limits.held_bytes_max =
+      std::max<std::uint64_t>(limits.held_bytes_max, 2 * limits.request.body_bytes_max);
+  return limits;
+}
+
 Intake::Intake(UniqueFd listening, const IntakeLimits& limits, Hooks hooks)
     : limits_(limits),
       hooks_(std::move(hooks)),

@@ -20,6 +20,7 @@
 
 #include "base/file.h"
 #include "server/request_reader.h"
+#include "spec/serve_options.h"
 
 namespace hitide {
 
@@ -31,6 +32,9 @@ struct IntakeLimits {
   Duration idle_time = std::chrono::seconds(5);      // until the first byte
   Duration send_time = std::chrono::seconds(30);     // until a client takes more of its answer
 };
+
+// As the options say.
+IntakeLimits intake_limits(const ServerOptions& options);
 
 // One client. It is the intake's, or that of the thread which answers its request.
 class Connection {

@@ -52,7 +52,7 @@ Status ConfigBuilder::open(ConfigValue::Kind list_or_table) {
     return fail(fmt::format("it is nested more than {} levels deep", kDepthMax));
   }
   if (open_.empty() && closed_) return fail("there is a second document");
-  open_.push_back({.value = {.kind = list_or_table}});
+  open_.push_back({.value = {.kind = list_or_table, .line = line_}});
   return {};
 }
 
@@ -78,7 +78,7 @@ Status ConfigBuilder::key(std::string name) {
 Status ConfigBuilder::scalar(ConfigValue::Kind kind, std::string text) {
   if (!failed_.ok()) return failed_;
   if (++values_ > kValuesMax) return fail(fmt::format("there are more than {} values", kValuesMax));
-  return add({.kind = kind, .text = std::move(text)});
+  return add({.kind = kind, .text = std::move(text), .line = line_});
 }
 
 Result<ConfigValue> ConfigBuilder::take() {

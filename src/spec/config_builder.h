@@ -22,6 +22,8 @@ class ConfigBuilder {
   Status close();
   Status key(std::string name);
   Status scalar(ConfigValue::Kind kind, std::string text);
+  // Of the values that follow.
+  void line(std::size_t number) { line_ = number; }
 
   // The whole document. invalid_argument: the first error, or a top level that is no table.
   Result<ConfigValue> take();
@@ -38,6 +40,7 @@ class ConfigBuilder {
   ConfigValue root_;
   bool closed_ = false;  // the document is complete
   std::size_t values_ = 0;
+  std::size_t line_ = 0;
   Status failed_;
 };
 

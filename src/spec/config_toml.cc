@@ -21,6 +21,7 @@ using Kind = ConfigValue::Kind;
 constexpr std::ptrdiff_t kDotsMax = 2000;
 
 Status add(ConfigBuilder& builder, const toml::node& node) {
+  builder.line(node.source().begin.line);
   if (const toml::table* table = node.as_table()) {
     HITIDE_RETURN_IF_ERROR(builder.open(Kind::table));
     for (const auto& [key, value] : *table) {

@@ -14,6 +14,7 @@ struct ConfigValue {
   Kind kind = Kind::null;
   // boolean: "true" or "false"; number: in decimal; text: itself, UTF-8.
   std::string text = {};
+  std::size_t line = 0;                 // where it stands; 0: the format does not tell
   std::vector<std::string> keys = {};   // of a table, each once, in the document's order
   std::vector<ConfigValue> items = {};  // of a list; of a table one for each key
 

@@ -136,7 +136,7 @@ constexpr std::string_view kWithValue =
     "--mamba-max-states-per-path --mamba-radix-cache-strategy --mamba-ssm-dtype "
     "--mamba-track-interval --max-ep-size --max-loaded-loras --max-lora-chunk-size "
     "--max-lora-rank --max-loras-per-batch --max-mamba-cache-size --max-prefill-tokens "
-    "--max-total-tokens --media-url-max-file-size-mb --mem-fraction-static "
+    "--media-url-max-file-size-mb --mem-fraction-static "
     "--min-free-slots-delay --mm-attention-backend --mm-feature-transport "
     "--mm-global-cache-backend --mm-io-worker-num --mm-preprocess-cache-size-mb "
     "--mm-process-config --mm-processor-worker-num --model-config-parser --model-impl "
@@ -201,7 +201,7 @@ constexpr std::string_view kWithValues =
     "--tokenizer-metrics-allowed-custom-labels --uvicorn-access-log-exclude-prefixes";
 
 constexpr std::string_view kRefused =
-    "--chat-template --completion-template --config --disaggregation-mode "
+    "--chat-template --completion-template --disaggregation-mode "
     "--enable-lora --enable-session-radix-cache --enable-ssl-refresh "
     "--enable-unified-cache-external-linker --hf-chat-template-name --is-embedding "
     "--kv-events-config --lora-paths --radix-cache-backend --radix-eviction-policy-config "

@@ -63,7 +63,7 @@ TEST(EngineFlags, AMisspeltFlagIsAnErrorWithTheNearestName) {
 // What would leave the server less safe, or with other answers, is not passed over.
 TEST(EngineFlags, SomeAreRefused) {
   for (const char* name :
-       {"--ssl-keyfile", "--lora-paths", "--chat-template", "--config", "--disaggregation-mode"}) {
+       {"--ssl-keyfile", "--lora-paths", "--chat-template", "--disaggregation-mode"}) {
     EXPECT_THAT(refusal({name, "x"}), HasSubstr("no such option here"));
   }
 }

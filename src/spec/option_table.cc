@@ -12,6 +12,7 @@ namespace hitide {
 namespace {
 
 constexpr std::uint64_t kGigabyte = 1'000'000'000;
+constexpr std::string_view kConfiguration = "Configuration";
 constexpr std::string_view kModel = "Model and engine";
 constexpr std::string_view kServer = "Server";
 constexpr std::string_view kCache = "Cache";
@@ -84,6 +85,28 @@ std::string host_allocator_text(const HostOptions& host) {
   }
   return text;
 }
+
+// Bytes in [least, most]; 0 too when `off`.
+Status set_limit(std::uint64_t& field, View value, std::uint64_t least, std::uint64_t most,
+                 bool off) {
+  HITIDE_ASSIGN_OR_RETURN(const std::uint64_t bytes, parse_bytes(value, 1));
+  if ((bytes < least || bytes > most) && !(off && bytes == 0)) {
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("'{}' is not in {}..{}", value.substr(0, 200), format_bytes(least),
+                              format_bytes(most)));
+  }
+  field = bytes;
+  return {};
+}
+
+constexpr std::array kConfigRows = {
+    OptionRow{"--config", "", kConfiguration, OptionKind::text, "FILE",
+              "a file that ends with .toml, .json, .yaml or .yml", "none",
+              "Options in a file: a table of names without the dashes. What the command line says "
+              "wins.",
+              [](const Options& o) { return o.config_file; },
+              [](Options& o, View v) { return set_text(o.config_file, v); }},
+};
 
 constexpr std::array kModelRows = {
     OptionRow{"--model-path", "-m,--model", kModel, OptionKind::text, "FILE", "a GGUF file", "",
@@ -172,6 +195,27 @@ constexpr std::array kServerRows = {
               "Requests that may wait; more are answered with 429.",
               [](const Options& o) { return std::to_string(o.server.queue_max); },
               [](Options& o, View v) { return set_count(o.server.queue_max, v, 0, 4096); }},
+    OptionRow{"--max-body-bytes", "", kServer, OptionKind::bytes, "BYTES",
+              "0, or 1024..1 GiB, with or without a unit",
+              "4 MiB, or 32 for each token of the context, at most 32 MiB",
+              "Largest body of a request; more is answered with 413.",
+              [](const Options& o) { return format_bytes(o.server.body_bytes_max); },
+              [](Options& o, View v) {
+                return set_limit(o.server.body_bytes_max, v, 1u << 10, 1u << 30, true);
+              }},
+    OptionRow{"--max-header-bytes", "", kServer, OptionKind::bytes, "BYTES",
+              "1024..1 MiB, with or without a unit", "",
+              "Largest headers of a request, with its first line; more is answered with 431.",
+              [](const Options& o) { return format_bytes(o.server.head_bytes_max); },
+              [](Options& o, View v) {
+                return set_limit(o.server.head_bytes_max, v, 1u << 10, 1u << 20, false);
+              }},
+    OptionRow{
+        "--max-connections", "", kServer, OptionKind::number, "COUNT", "1..65536", "",
+        "Connections that send, wait or are sent to; beyond it the one that has waited longest "
+        "is closed.",
+        [](const Options& o) { return std::to_string(o.server.connections_max); },
+        [](Options& o, View v) { return set_count(o.server.connections_max, v, 1, 65536); }},
     OptionRow{"--log-level", "", kServer, OptionKind::text, "LEVEL", "debug, info, warning, error",
               "", "Least important lines to log on standard error.",
               [](const Options& o) { return o.server.log_level; },
@@ -199,8 +243,9 @@ constexpr std::array kCacheRows = {
               "Tokens of a page, the unit in which prefixes are kept and found.",
               [](const Options& o) { return std::to_string(o.engine.page_size); },
               [](Options& o, View v) { return set_count(o.engine.page_size, v, 1, 1024); }},
-    OptionRow{"--device-tokens", "", kCache, OptionKind::number, "TOKENS", "0..16777216",
-              "the context and half of it more", "Size of the device tier (llama.cpp's cells).",
+    OptionRow{"--device-tokens", "--max-total-tokens", kCache, OptionKind::number, "TOKENS",
+              "0..16777216", "the context and half of it more",
+              "Size of the device tier (llama.cpp's cells).",
               [](const Options& o) { return std::to_string(o.engine.device_tokens); },
               [](Options& o, View v) { return set_count(o.engine.device_tokens, v, 0, 1u << 24); }},
     OptionRow{"--device-sequences", "", kCache, OptionKind::number, "COUNT", "2..192",
@@ -332,8 +377,11 @@ constexpr std::array kCacheRows = {
 };
 
 constexpr auto kRows = [] {
-  std::array<OptionRow, kModelRows.size() + kServerRows.size() + kCacheRows.size()> all;
-  auto end = std::copy(kModelRows.begin(), kModelRows.end(), all.begin());
+  std::array<OptionRow,
+             kConfigRows.size() + kModelRows.size() + kServerRows.size() + kCacheRows.size()>
+      all;
+  auto end = std::copy(kConfigRows.begin(), kConfigRows.end(), all.begin());
+  end = std::copy(kModelRows.begin(), kModelRows.end(), end);
   end = std::copy(kServerRows.begin(), kServerRows.end(), end);
   std::copy(kCacheRows.begin(), kCacheRows.end(), end);
   return all;

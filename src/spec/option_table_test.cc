@@ -17,6 +17,7 @@ struct Sample {
   std::string_view read_back;
 };
 constexpr Sample kSamples[] = {
+    {"--config", "serve.toml", "serve.toml"},
     {"--model-path", "m.gguf", "m.gguf"},
     {"--context-length", "2048", "2048"},
     {"--kv-cache-dtype", "f16", "f16"},
@@ -34,6 +35,9 @@ constexpr Sample kSamples[] = {
     {"--enable-metrics", "", "on"},
     {"--enable-cache-report", "", "on"},
     {"--max-queued-requests", "0", "0"},
+    {"--max-body-bytes", "2MiB", "2 MiB"},
+    {"--max-header-bytes", "8192", "8192"},
+    {"--max-connections", "10", "10"},
     {"--log-level", "debug", "debug"},
     {"--enable-hierarchical-cache", "", "on"},
     {"--disable-radix-cache", "", "on"},

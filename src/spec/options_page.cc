@@ -70,6 +70,28 @@ void append_storage_configuration(std::string& out) {
   append_rows(out, storage_config_table(), is_of(OptionScope::mooncake_extra));
 }
 
+void append_file(std::string& out) {
+  out +=
+      "\n## The file of `--config`\n\n"
+      "A table of the options above, without the dashes in front; words are joined by `-` or "
+      "`_`:\n\n"
+      "```toml\n"
+      "model-path = \"/models/model.gguf\"\n"
+      "page-size = 64\n"
+      "hicache-size = \"16GB\"\n"
+      "enable-cache-report = true\n"
+      "host-allocator = [\"mmap\"]\n\n"
+      "[hicache-storage-backend-extra-config]\n"
+      "path = \"/var/lib/hitide\"\n"
+      "max_size = \"100GB\"\n"
+      "```\n\n"
+      "`true` turns on an option without a value, `false` says nothing. A list is for options that "
+      "may be\ngiven several times. The storage configuration is a table, or text as on the "
+      "command "
+      "line. An error\nnames file, line, key and value; an unknown key is one, with the nearest "
+      "name. JSON and YAML are read\ntoo, by the file's ending, and tell no line.\n";
+}
+
 void append_what_wins(std::string& out) {
   out +=
       "\n## What wins\n\n"
@@ -79,6 +101,7 @@ void append_what_wins(std::string& out) {
       "- The key `path` over `SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR`, and that over the XDG "
       "cache\n  directory.\n"
       "- `--host-allocator POOL=KIND` over `--host-allocator KIND`.\n"
+      "- The command line over the file of `--config`, and that over the defaults.\n"
       "- `--disable-radix-cache` excludes `--enable-hierarchical-cache`, `--hicache-size`,\n"
       "  `--hicache-ratio`, the storage configuration, and any storage backend but `none`.\n";
 }
@@ -126,6 +149,7 @@ std::string options_markdown() {
     out += fmt::format("\n## {}\n\n", group);
     append_rows(out, option_table(), [&](const OptionRow& other) { return other.group == group; });
   }
+  append_file(out);
   append_storage_configuration(out);
   append_what_wins(out);
   append_launch_lines(out);

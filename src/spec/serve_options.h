@@ -26,16 +26,21 @@ struct EngineOptions {
 struct ServerOptions {
   std::string host = "127.0.0.1";
   std::uint32_t port = 30000;
-  std::string served_model_name;   // empty: the model file's stem
-  std::string api_key;             // empty: none asked
-  std::string admin_api_key;       // of the addresses for operators; empty: api_key
-  bool cache_report = false;       // --enable-cache-report
-  bool metrics = true;             // --enable-metrics
-  std::uint32_t queue_max = 256;   // requests waiting; more get 429
-  std::string log_level = "info";  // debug, info, warning, error
+  std::string served_model_name;  // empty: the model file's stem
+  std::string api_key;            // empty: none asked
+  std::string admin_api_key;      // of the addresses for operators; empty: api_key
+  bool cache_report = false;      // --enable-cache-report
+  bool metrics = true;            // --enable-metrics
+  std::uint32_t queue_max = 256;  // requests waiting; more get 429
+  // Of a request's body; 0: 4 MiB, or 32 for each token of the context, 32 MiB at most.
+  std::uint64_t body_bytes_max = 0;
+  std::uint64_t head_bytes_max = 64u << 10;  // of all its headers with the first line
+  std::uint32_t connections_max = 256;       // that send, wait or are sent to
+  std::string log_level = "info";            // debug, info, warning, error
 };
 
 struct ServeOptions {
+  std::string config_file;  // empty: none
   EngineOptions engine;
   ServerOptions server;
   CacheOptions cache;
