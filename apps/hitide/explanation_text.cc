@@ -46,6 +46,13 @@ Result<std::string> explanation_text(const std::string& json) {
       out += fmt::format("  tokens {:>7} to {:>7}  {:>7}  {}\n", line.begin, line.end,
                          line.end - line.begin, line.text);
     }
+    for (const auto& decision : parsed.value("decisions", nlohmann::json::array())) {
+      out += fmt::format(
+          "  tokens {:>7} to {:>7} on {}: {:.1f} ms to load, {:.1f} ms to compute\n",
+          decision.at("begin").get<std::uint32_t>(), decision.at("end").get<std::uint32_t>(),
+          decision.at("tier").get<std::string>(), decision.at("load_ms").get<double>(),
+          decision.at("recompute_ms").get<double>());
+    }
     out += fmt::format("waited for storage {:.1f} ms, loaded for {:.1f} ms, saved {:.1f} ms\n",
                        parsed.at("storage_wait_ms").get<double>(),
                        parsed.at("load_ms").get<double>(), parsed.at("saved_ms").get<double>());

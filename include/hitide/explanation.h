@@ -62,16 +62,28 @@ struct MissedSpan {
   friend bool operator==(const MissedSpan&, const MissedSpan&) = default;
 };
 
+// Whether bringing a span up beats computing it, as predicted from what had been measured by then.
+// None is made where that is not known, or not asked for.
+struct LoadDecision {
+  Tier tier = Tier::host;   // where the span was, or was asked for
+  std::uint32_t begin = 0;  // tokens
+  std::uint32_t end = 0;
+  Duration load{};       // predicted time until it would be on the device
+  Duration recompute{};  // predicted time to compute it
+  bool loads = true;     // false: it was computed instead, for the reason not_worth_loading
+};
+
 struct Explanation {
   std::string id = {};     // unique in this process
   std::string label = {};  // the caller's name for the request
   std::uint32_t prompt_tokens = 0;
   std::vector<ServedSpan> served = {};
   std::vector<MissedSpan> missed = {};
-  Duration storage_wait{};  // how long the request waited for storage
-  Duration load_time{};     // from admission to the last page on the device
-  Duration saved{};         // predicted recompute time of what was served, less the waits
-  bool complete = false;    // false while the request is still being admitted
+  std::vector<LoadDecision> decisions = {};  // the last one of each tier
+  Duration storage_wait{};                   // how long the request waited for storage
+  Duration load_time{};                      // from admission to the last page on the device
+  Duration saved{};       // predicted recompute time of what was served, less the waits
+  bool complete = false;  // false while the request is still being admitted
 
   std::uint32_t served_tokens(Tier tier) const;
   std::uint32_t served_tokens() const;

@@ -85,6 +85,9 @@ struct PolicyOptions {
   std::uint32_t prefetch_retries_max = 4;
   std::uint32_t load_back_threshold_tokens = 10;
   std::uint32_t storage_batch_pages = 32;  // pages per storage read or write
+  // A span is loaded only where that is predicted to be faster than computing it again, from what
+  // has been measured of the tiers and of prefill. Without effect with wait_complete.
+  bool cost_model = true;
 };
 
 struct CacheOptions {

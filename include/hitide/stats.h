@@ -54,6 +54,13 @@ struct CacheStats {
   std::uint64_t prefetch_queries = 0;
   std::uint64_t prefetch_retries = 0;  // of these, those that asked again
   std::uint64_t backup_retries = 0;    // writes to storage of what it had not taken
+  // Decisions of the cost model, by the tier that the span was on, and what they are made from. The
+  // speeds are 0 until they have been measured.
+  std::array<std::uint64_t, kTierCount> spans_loaded{};
+  std::array<std::uint64_t, kTierCount> spans_recomputed{};
+  std::array<double, kTierCount> load_bytes_per_s{};
+  std::array<double, kTierCount> load_latency_s{};
+  double prefill_tokens_per_s = 0.0;
   std::uint64_t late_completions_dropped = 0;
   std::uint64_t verification_failures = 0;
   std::uint64_t bypass_trips = 0;  // a broken invariant turned the cache off

@@ -87,16 +87,17 @@ Result<Admission> CacheCore::admit(RequestId id, TimePoint now, Plan& plan) {
   require(device_.allocate(total - device_pages, PageOwner::request, fresh));
   request->pages.insert(request->pages.end(), fresh.begin(), fresh.end());
   submit(SequenceCommand::Kind::extend, sequence, device_pages, std::move(fresh), plan);
-  if (!start_load(*request, host_node, host_pages, plan)) start_running(*request, now, plan);
+  if (!start_load(*request, host_node, host_pages, now, plan)) start_running(*request, now, plan);
   return Admission{sequence, request->pages};
 }
 
 bool CacheCore::start_load(Request& request, NodeIndex host_node, std::uint32_t host_pages,
-                           Plan& plan) {
+                           TimePoint now, Plan& plan) {
   const std::uint32_t begin = request.shared_pages;
   if (host_pages <= begin) return false;
   const std::uint32_t count = host_pages - begin;
-  if (count * config_.page_size < config_.policy.load_back_threshold_tokens) {
+  if (count * config_.page_size < config_.policy.load_back_threshold_tokens ||
+      !worth_loading(request, Tier::host, begin, host_pages, now)) {
     request.reasons.push_back({begin, host_pages, MissReason::not_worth_loading});
     return false;
   }
@@ -111,6 +112,7 @@ bool CacheCore::start_load(Request& request, NodeIndex host_node, std::uint32_t 
   }
   operation.device_pages.assign(request.pages.begin() + begin, request.pages.begin() + host_pages);
   operation.request = request.id;
+  operation.started = now;
   operation.pin = host_node;
   tree_.pin(host_node, Tier::host);
   begin_operations(Tier::host, operation.host_pages);
@@ -139,6 +141,7 @@ void CacheCore::on_load(Operation& operation, const Completion& completion, Time
     ++loaded;
   }
   const std::uint32_t begin = request->shared_pages;
+  if (loaded == count) host_speed_.note(span_bytes(count), now - operation.started, now);
   if (loaded < count) {
     request->reasons.push_back({begin + loaded, begin + count, MissReason::load_failed});
   }

@@ -193,6 +193,14 @@ void CacheCore::fill_stats(CacheStats& stats) const {
   stats.host = pool_stats(host_, tree_, Tier::host);
   stats.sequences_total = config_.device_sequences;
   stats.sequences_free = free_sequences_.size();
+  stats.prefill_tokens_per_s = speed_.tokens_per_s();
+  for (const auto& [tier, speed] :
+       {std::pair(Tier::host, &host_speed_), std::pair(Tier::storage, &storage_speed_)}) {
+    if (!speed->known()) continue;
+    stats.load_bytes_per_s[static_cast<std::size_t>(tier)] = speed->bytes_per_s();
+    stats.load_latency_s[static_cast<std::size_t>(tier)] =
+        std::chrono::duration<double>(speed->latency()).count();
+  }
 }
 
 }  // namespace hitide

@@ -40,6 +40,7 @@
 #include "cache/ghost.h"
 #include "cache/records.h"
 #include "policy/prefetch_policy.h"
+#include "policy/transfer_speed.h"
 #include "pool/page_allocator.h"
 #include "prefix/page_hasher.h"
 #include "prefix/radix_tree.h"
@@ -143,7 +144,8 @@ class CacheCore {
   void report_progress(const Prefetch& prefetch);
 
   // --- admit.cc
-  bool start_load(Request& request, NodeIndex host_node, std::uint32_t host_pages, Plan& plan);
+  bool start_load(Request& request, NodeIndex host_node, std::uint32_t host_pages, TimePoint now,
+                  Plan& plan);
   void on_load(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
   void start_running(Request& request, TimePoint now, Plan& plan);
   SequenceId take_sequence(TimePoint now, Plan& plan);
@@ -183,6 +185,11 @@ class CacheCore {
   void take_deferred_backups(TimePoint now, Plan& plan);
   Operation& write_to_storage(const std::vector<NodeIndex>& nodes, Plan& plan);
   void on_write(Operation& operation, const Completion& completion, TimePoint now, Plan& plan);
+
+  // --- cost.cc
+  std::uint64_t span_bytes(std::uint32_t pages) const;
+  bool worth_loading(Request& request, Tier tier, std::uint32_t begin, std::uint32_t end,
+                     TimePoint now);
 
   // --- retry.cc
   void write_again_later(const Operation& operation, std::vector<PageId> missing, TimePoint now);
@@ -244,6 +251,8 @@ class CacheCore {
   PageAllocator host_;
   PageHasher hasher_;
   PrefillSpeed speed_;
+  TransferSpeed host_speed_;     // host to device
+  TransferSpeed storage_speed_;  // storage to host, from the question to the last page
   Ghost ghost_;
   std::vector<SequenceId> free_sequences_;
   std::map<RequestId, Request> requests_;

@@ -357,6 +357,12 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
         std::array{WritePolicy::write_through, WritePolicy::write_back,
                    WritePolicy::write_through_selective, WritePolicy::write_back}[seed / 2 % 4];
     options.core.policy.load_back_threshold_tokens = shape.page_size;
+    if (seed % 3 == 0) {  // worlds in which it is not clear what is cheaper
+      options.core.prefill_tokens_per_s = 200.0 * shape.page_size;
+      options.speeds = {.storage_call = std::chrono::milliseconds(seed % 7),
+                        .read_page = std::chrono::milliseconds(seed % 11),
+                        .load_page = std::chrono::milliseconds(seed % 9)};
+    }
     if (seed % 4 != 0) {  // every fourth world is a calm one
       options.faults = {.copy_fails = 0.05,
                         .storage_fails = 0.05,

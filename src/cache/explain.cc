@@ -75,6 +75,10 @@ void CacheCore::explain_running(Request& request, TimePoint now) {
   for (const MissedSpan& span : out.missed) {
     stats_.missed_tokens[static_cast<std::size_t>(span.reason)] += span.end - span.begin;
   }
+  for (const LoadDecision& decision : out.decisions) {
+    auto& counters = decision.loads ? stats_.spans_loaded : stats_.spans_recomputed;
+    ++counters[static_cast<std::size_t>(decision.tier)];
+  }
   if (admitted) out.load_time = now - request.admitted;
   if (served > 0 && speed_.known()) {
     const Duration saved = speed_.predict(served * page_size) - out.storage_wait - out.load_time;

@@ -107,6 +107,13 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, bool a
     case PrefetchChoice::ask:
       break;
   }
+  // Even if all of it were there. Now and then it is fetched nevertheless, for nobody to wait for.
+  bool probe = false;
+  if (!worth_loading(request, Tier::storage, begin, end, now)) {
+    decline(MissReason::not_worth_loading);
+    if (!probe_due(storage_speed_.measured(), now, kStorageProbeInterval)) return;
+    probe = again = true;
+  }
   const NodeIndex root = tree_.root(request.prompt->space);
   const NodeIndex end_node = found.host.node == kNoNode ? root : tree_.materialize(found.host);
   const NodeIndex anchor = tree_.deepest_resident(end_node, Tier::host);
@@ -123,13 +130,14 @@ void CacheCore::start_prefetch(Request& request, const FindResult& found, bool a
   tree_.pin(anchor, Tier::host);
   occupied_pages_ += span;
   ++stats_.prefetch_queries;
-  if (again) ++stats_.prefetch_retries;
+  if (again && !probe) ++stats_.prefetch_retries;
+  prefetch.started = now;
   prefetch.again = again;
   const bool goes_on = request.fetched_end == begin && request.fetched_end > request.fetched_begin;
   prefetch.served_from = goes_on ? request.fetched_begin : begin;
 
   request.prefetch = prefetch.id;
-  prefetch.goes_on_alone = config_.policy.prefetch_policy == PrefetchPolicy::best_effort;
+  prefetch.goes_on_alone = probe || config_.policy.prefetch_policy == PrefetchPolicy::best_effort;
   if (!prefetch.goes_on_alone && !again) {
     request.state = PrefixState::waiting;
     request.deadline =

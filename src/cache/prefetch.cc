@@ -65,6 +65,13 @@ void CacheCore::on_agree(Operation& operation, const Completion& completion, Tim
     add_reason(prefetch, begin, begin + agreed, MissReason::below_threshold);
     return end_prefetch(prefetch.id, now, plan);
   }
+  // What storage has may be too little to be worth it where all would have been.
+  Request* const waiter = find_request(prefetch.waiter);
+  if (waiter != nullptr && !prefetch.goes_on_alone && !prefetch.again &&
+      !worth_loading(*waiter, Tier::storage, begin, begin + agreed, now)) {
+    add_reason(prefetch, begin, begin + agreed, MissReason::not_worth_loading);
+    return end_prefetch(prefetch.id, now, plan);
+  }
   if (!bring_down_head(prefetch, now, plan)) {
     prefetch.worth_asking_again = true;
     add_reason(prefetch, begin, begin + agreed, MissReason::pool_full);
@@ -151,6 +158,7 @@ void CacheCore::on_read(Operation& operation, const Completion& completion, Time
     const bool ok = code == StatusCode::ok;
     prefetch.states[operation.first + i] =
         ok ? Prefetch::PageState::read : Prefetch::PageState::failed;
+    if (ok) ++prefetch.read_pages;
     if (ok) continue;
     if (code == StatusCode::data_loss) {
       ++stats_.verification_failures;  // and dropped: it does not come back by itself
@@ -161,6 +169,9 @@ void CacheCore::on_read(Operation& operation, const Completion& completion, Time
     add_reason(prefetch, page, page + 1, reason_of(code));
   }
   --prefetch.operations;
+  if (prefetch.operations == 0) {
+    storage_speed_.note(span_bytes(prefetch.read_pages), now - prefetch.started, now);
+  }
   settle(prefetch, plan);
   if (prefetch.operations == 0 && !prefetch.held) end_prefetch(prefetch.id, now, plan);
   keep_host_reserve(now, plan);

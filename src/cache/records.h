@@ -91,9 +91,11 @@ struct Prefetch {
   std::uint32_t operations = 0;     // not answered yet
   std::uint64_t storage_epoch = 0;  // of its start
   bool broken = false;              // a page failed: nothing behind it is of use
-  bool again = false;               // asks once more; nobody waits for it
+  bool again = false;               // asks once more, or as a probe; nobody waits for it
   bool worth_asking_again = false;  // something that may change stood in the way
-  std::uint32_t served_from = 0;    // first page that this prefetch or one before it brought
+  TimePoint started{};
+  std::uint32_t read_pages = 0;   // that have come
+  std::uint32_t served_from = 0;  // first page that this prefetch or one before it brought
 };
 
 enum class OpKind : std::uint8_t { backup, load, query, agree, read, write };
@@ -111,6 +113,7 @@ struct Operation {
   NodeIndex pin = kNoNode;
   std::uint64_t storage_epoch = 0;  // write: of its start
   std::uint32_t attempt = 0;        // write: times that it was tried before
+  TimePoint started{};              // load
   // backup, write: the last pages of the operation that leave the tier above with its answer.
   std::uint32_t leaving = 0;
   bool drains = false;               // backup, write: counted in drain_operations_

@@ -6,6 +6,7 @@
 
 #include "policy/eviction_policy.h"
 #include "policy/prefetch_policy.h"
+#include "policy/transfer_speed.h"
 #include "policy/write_policy.h"
 #include "prefix/radix_tree.h"
 
@@ -56,6 +57,65 @@ TEST(PrefillSpeed, FollowsMeasurementsAndIgnoresShortRuns) {
   EXPECT_DOUBLE_EQ(speed.tokens_per_s(), 125.0);
   speed.note(200, Duration::zero());
   EXPECT_DOUBLE_EQ(speed.tokens_per_s(), 125.0);
+}
+
+constexpr TimePoint kNow{std::chrono::seconds(5)};
+
+TEST(TransferSpeed, TellsATimePerMoveFromATimePerByte) {
+  TransferSpeed speed;
+  EXPECT_FALSE(speed.known());
+  EXPECT_EQ(speed.predict(100), Duration::max());
+  for (const std::uint64_t bytes : {1000, 5000, 2000, 9000}) {
+    speed.note(bytes, std::chrono::milliseconds(10) + std::chrono::microseconds(bytes), kNow);
+  }
+  EXPECT_NEAR(duration<double>(speed.latency()).count(), 0.010, 1e-6);
+  EXPECT_NEAR(speed.bytes_per_s(), 1e6, 1.0);
+  EXPECT_NEAR(duration<double>(speed.predict(100000)).count(), 0.110, 1e-6);
+  EXPECT_EQ(speed.measured(), kNow);
+}
+
+TEST(TransferSpeed, OneSizeAloneIsATimePerByte) {
+  TransferSpeed speed;
+  speed.note(1000, std::chrono::milliseconds(10), kNow);
+  speed.note(1000, std::chrono::milliseconds(10), kNow);
+  EXPECT_NEAR(duration<double>(speed.predict(500)).count(), 0.005, 1e-6);
+  EXPECT_EQ(speed.latency(), Duration::zero());
+}
+
+TEST(TransferSpeed, NewerMovesCountMore) {
+  TransferSpeed speed;
+  for (int i = 0; i < 20; ++i) speed.note(1000, std::chrono::seconds(1), kNow);
+  for (int i = 0; i < 20; ++i) speed.note(1000, std::chrono::milliseconds(1), kNow);
+  EXPECT_LT(speed.predict(1000), std::chrono::milliseconds(3));
+}
+
+TEST(TransferSpeed, OddMeasurementsPredictNothingBelowZero) {
+  TransferSpeed speed;
+  speed.note(0, std::chrono::seconds(1), kNow);
+  speed.note(10, Duration(-1), kNow);
+  EXPECT_FALSE(speed.known());
+  speed.note(1000, std::chrono::seconds(2), kNow);
+  speed.note(9000, std::chrono::seconds(1), kNow);  // more bytes in less time
+  EXPECT_GE(speed.predict(1), Duration::zero());
+  EXPECT_LE(speed.predict(UINT64_MAX), std::chrono::seconds(1000000));
+  TransferSpeed instant;
+  instant.note(1000, Duration::zero(), kNow);
+  EXPECT_EQ(instant.predict(1000), Duration::zero());
+  EXPECT_EQ(instant.bytes_per_s(), 0.0);
+}
+
+TEST(LoadCost, LoadsWhereThatIsFasterOrNothingIsKnown) {
+  TransferSpeed storage;
+  TransferSpeed host;
+  const PrefillSpeed prefill(1000.0);
+  EXPECT_TRUE(load_cost(100, 1000, storage, &host, prefill).loads()) << "not known";
+  storage.note(1000, std::chrono::milliseconds(60), kNow);
+  EXPECT_TRUE(load_cost(100, 1000, storage, &host, prefill).loads());
+  EXPECT_TRUE(load_cost(100, 1000, storage, &host, PrefillSpeed(0)).loads()) << "not known";
+  host.note(1000, std::chrono::milliseconds(60), kNow);
+  const LoadCost cost = load_cost(100, 1000, storage, &host, prefill);
+  EXPECT_FALSE(cost.loads()) << "120 ms over both tiers, 100 to compute";
+  EXPECT_EQ(cost.recompute, std::chrono::milliseconds(100));
 }
 
 TEST(WritePolicy, WriteBackCopiesWhatLeavesAndNothingElse) {

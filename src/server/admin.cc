@@ -73,6 +73,15 @@ std::string explanation_json(const Explanation& explanation) {
   for (const Tier tier : {Tier::device, Tier::host, Tier::storage}) {
     served[to_string(tier)] = explanation.served_tokens(tier);
   }
+  OrderedJson decisions = OrderedJson::array();
+  for (const LoadDecision& decision : explanation.decisions) {
+    decisions.push_back({{"tier", to_string(decision.tier)},
+                         {"begin", decision.begin},
+                         {"end", decision.end},
+                         {"load_ms", to_milliseconds(decision.load)},
+                         {"recompute_ms", to_milliseconds(decision.recompute)},
+                         {"loads", decision.loads}});
+  }
   return dump({{"id", explanation.id},
                {"label", explanation.label},
                {"prompt_tokens", explanation.prompt_tokens},
@@ -80,6 +89,7 @@ std::string explanation_json(const Explanation& explanation) {
                {"served_tokens", std::move(served)},
                {"spans", std::move(spans)},
                {"misses", std::move(misses)},
+               {"decisions", std::move(decisions)},
                {"storage_wait_ms", to_milliseconds(explanation.storage_wait)},
                {"load_ms", to_milliseconds(explanation.load_time)},
                {"saved_ms", to_milliseconds(explanation.saved)}});

@@ -71,6 +71,10 @@ void append_cache(MetricsText& text, const CacheStats& stats) {
                as_double(stats.prefetched_pages));
   text.counter("hitide_prefetch_queries_total", "Questions to storage",
                as_double(stats.prefetch_queries));
+  text.counter("hitide_prefetch_retries_total", "Questions to storage that were asked again",
+               as_double(stats.prefetch_retries));
+  text.counter("hitide_backup_retries_total", "Writes to storage that were tried again",
+               as_double(stats.backup_retries));
   text.counter("hitide_late_completions_dropped_total",
                "Completions for pages that had been given to others",
                as_double(stats.late_completions_dropped));
@@ -78,6 +82,26 @@ void append_cache(MetricsText& text, const CacheStats& stats) {
                as_double(stats.verification_failures));
   text.counter("hitide_bypass_trips_total", "Times a broken invariant turned the cache off",
                as_double(stats.bypass_trips));
+}
+
+// What load-or-recompute is decided from, and how often it was decided how.
+void append_cost_model(MetricsText& text, const CacheStats& stats) {
+  for (const Tier tier : {Tier::host, Tier::storage}) {
+    const std::size_t at = static_cast<std::size_t>(tier);
+    const std::string label = MetricsText::label("tier", to_string(tier));
+    const auto decided = [&](const char* decision, std::uint64_t spans) {
+      text.counter("hitide_load_decisions_total", "Spans by where they were and what was cheaper",
+                   as_double(spans), label + "," + MetricsText::label("decision", decision));
+    };
+    decided("load", stats.spans_loaded[at]);
+    decided("recompute", stats.spans_recomputed[at]);
+    text.gauge("hitide_load_bytes_per_second", "Measured speed of loads from a tier; 0: not yet",
+               stats.load_bytes_per_s[at], label);
+    text.gauge("hitide_load_latency_seconds", "Measured time of a load before its first byte",
+               stats.load_latency_s[at], label);
+  }
+  text.gauge("hitide_prefill_tokens_per_second", "Measured or given speed of prefill; 0: not known",
+             stats.prefill_tokens_per_s);
 }
 
 void append_storage(MetricsText& text, const CacheStats& stats) {
@@ -135,6 +159,7 @@ std::string metrics_page(const Engine& engine, const HttpCounts& http, const Ser
   if (engine.info().cache_on) {
     const CacheStats stats = engine.cache_stats();
     append_cache(text, stats);
+    append_cost_model(text, stats);
     append_pools(text, stats);
     append_storage(text, stats);
   }

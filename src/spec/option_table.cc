@@ -338,6 +338,13 @@ constexpr std::array kCacheRows = {
                 o.cache.storage.staging = false;
                 return Status();
               }},
+    OptionRow{"--no-cost-model", "", kCache, OptionKind::toggle, "", "", "off",
+              "Load what is cached even where computing it again is predicted to be faster.",
+              [](const Options& o) { return toggle_text(!o.cache.policy.cost_model); },
+              [](Options& o, View) {
+                o.cache.policy.cost_model = false;
+                return Status();
+              }},
     OptionRow{
         "--hicache-write-policy", "", kCache, OptionKind::text, "POLICY",
         "write_through, write_through_selective, write_back", "",

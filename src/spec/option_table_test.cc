@@ -57,6 +57,7 @@ constexpr Sample kSamples[] = {
     {"--hicache-storage-backend-extra-config", "{}", "{}"},
     {"--strict-config", "", "on"},
     {"--no-staging", "", "on"},
+    {"--no-cost-model", "", "on"},
     {"--hicache-write-policy", "write_through_selective", "write_through_selective"},
     {"--radix-eviction-policy", "priority", "priority"},
     {"--hicache-storage-prefetch-policy", "wait_complete", "wait_complete"},

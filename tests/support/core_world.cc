@@ -193,6 +193,9 @@ void CoreWorld::run_command(const SequenceCommand& command) {
 }
 
 void CoreWorld::run_copy(const CopyOp& copy) {
+  if (copy.direction == CopyDirection::to_device) {
+    advance(options_.speeds.load_page * static_cast<std::int64_t>(copy.pages.size()));
+  }
   Completion completion;
   completion.id = copy.id;
   bool failed = false;
@@ -230,6 +233,11 @@ void CoreWorld::step_storage() {
 }
 
 void CoreWorld::run_storage(const PlanOp& op) {
+  Duration time = options_.speeds.storage_call;
+  if (const auto* read = std::get_if<StorageReadOp>(&op)) {
+    time += options_.speeds.read_page * static_cast<std::int64_t>(read->keys.size());
+  }
+  if (time > Duration::zero()) advance(time);
   if (const auto* agree = std::get_if<AgreeOp>(&op)) {
     Completion completion;
     completion.id = agree->id;

@@ -26,8 +26,16 @@ struct WorldFaults {
   double duplicate = 0.0;      // a completion comes twice
 };
 
+// Virtual time that operations take, one after the other.
+struct WorldSpeeds {
+  Duration storage_call{};  // of each
+  Duration read_page{};     // and for each page of a read
+  Duration load_page{};     // from host to device
+};
+
 struct WorldOptions {
   CoreConfig core;
+  WorldSpeeds speeds;
   WorldFaults faults;
   std::uint64_t seed = 1;
 };
@@ -79,6 +87,9 @@ class CoreWorld {
   using Stored = std::vector<std::pair<PageKey, std::uint64_t>>;
   Stored take_storage();
   void give_storage(const Stored& stored, std::size_t pages = SIZE_MAX);
+
+  // From now on.
+  void set_speeds(const WorldSpeeds& speeds) { options_.speeds = speeds; }
 
   // Puts the whole prompt through, alone. Returns the tokens served from (device, host, storage).
   std::array<std::uint32_t, 3> run(const std::vector<TokenId>& prompt, const std::string& salt = "",
