@@ -102,7 +102,8 @@ class Cache {
   ~Cache();  // close(now + 5 s)
 
   // Matches the prompt against all tiers and starts a prefetch where that is worth it.
-  // invalid_argument: no tokens, or a negative id. failed_precondition: closed.
+  // invalid_argument: no tokens, a negative id, or an extra_key or cache_salt that is too long.
+  // failed_precondition: closed.
   Result<PrefixHandle> open_prefix(const PrefixRequest& request);
 
   // Measured by the engine while serving: `tokens` were computed in `time`. Used for deadlines and

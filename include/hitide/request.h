@@ -3,6 +3,7 @@
 // Threading: values.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -13,11 +14,18 @@
 
 namespace hitide {
 
+// Longest adapter and longest cache salt: a name is kept as long as any of its pages.
+inline constexpr std::size_t kNamespaceBytesMax = 8192;
+
 // What it refers to is the caller's and is read until open_prefix() returns.
+//
+// `extra_key` and `cache_salt` are bytes: no case folding, no normal form, NUL is a byte as others.
+// Requests that differ in one of them share no page in any tier. One without both has the keys that
+// it would have if there were no namespaces.
 struct PrefixRequest {
   std::span<const TokenId> tokens = {};             // [n], n >= 1; the prompt
   std::optional<std::string_view> extra_key = {};   // adapter or other namespace
-  std::optional<std::string_view> cache_salt = {};  // tenant; two salts never share; "" is none
+  std::optional<std::string_view> cache_salt = {};  // tenant; "" is none
   std::string_view label = {};                      // for the explanation
   std::int32_t priority = 0;  // eviction policy priority: high ones stay longer
 };

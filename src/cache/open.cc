@@ -60,6 +60,14 @@ Result<RequestId> CacheCore::open(const PrefixRequest& request, TimePoint now, P
                   fmt::format("open_prefix: token {} at position {} is negative", *negative,
                               negative - request.tokens.begin()));
   }
+  const std::pair<const char*, std::optional<std::string_view>> names[] = {
+      {"extra_key", request.extra_key}, {"cache_salt", request.cache_salt}};
+  for (const auto& [name, text] : names) {
+    if (!text || text->size() <= kNamespaceBytesMax) continue;
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("open_prefix: {} has {} bytes; at most {} are taken", name,
+                              text->size(), kNamespaceBytesMax));
+  }
   const RequestId id = next_request_++;
   Request& made = requests_[id];
   made.id = id;

@@ -16,6 +16,7 @@
 #include "server/metrics_page.h"
 #include "server/openai_api.h"
 #include "server/socket.h"
+#include "server/tenant.h"
 #include "server/worker_pool.h"
 
 namespace hitide {
@@ -200,6 +201,8 @@ Reply HttpServer::Impl::generate(ApiKind kind, Exchange& exchange) {
                                          : "the body must come without a Content-Encoding"));
   }
   RequestBody body{std::move(exchange.request.body), std::move(exchange.held)};
+  body.cache_salt = request.header(kCacheSaltHeader);
+  body.extra_key = request.header(kAdapterHeader);
   return api->answer(kind, std::move(body),
                      [fd = exchange.connection->fd()] { return peer_gone(fd); });
 }

@@ -203,6 +203,23 @@ TEST_F(HttpServerTest, PassesEveryFieldToTheEngine) {
   EXPECT_FALSE(request.label.empty());
 }
 
+TEST_F(HttpServerTest, AdapterAndSaltMayComeInHeaders) {
+  start();
+  const httplib::Headers headers = {{"X-HiTide-Cache-Salt", "tenant"},
+                                    {"X-HiTide-Adapter", "lora"}};
+  httplib::Client one = client();
+  const Json body = {{"prompt", Json::array({5, 6, 7})}, {"max_tokens", 1}};
+  const auto result = one.Post(kCompletion, headers, body.dump(), "application/json");
+  ASSERT_TRUE(result);
+  ASSERT_EQ(result->status, 200) << result->body;
+  const GenerationRequest request = engine_.requests().at(0);
+  EXPECT_EQ(request.cache_salt, "tenant");
+  EXPECT_EQ(request.extra_key, "lora");
+  const Json other = {{"prompt", Json::array({5})}, {"max_tokens", 1}, {"cache_salt", "another"}};
+  expect_error(one.Post(kCompletion, headers, other.dump(), "application/json"), 400,
+               "invalid_value");
+}
+
 TEST_F(HttpServerTest, StreamsAChatInOpenAisOrder) {
   start();
   const auto result = post(kChat, chat_body(true).dump());

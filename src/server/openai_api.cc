@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "server/answering.h"
+#include "server/tenant.h"
 
 namespace hitide {
 namespace {
@@ -147,6 +148,7 @@ OpenAiApi::Prepared OpenAiApi::prepare(ApiKind kind, RequestBody body) {
   preparing_.acquire();
   const std::shared_ptr<void> slot(nullptr, [this](void*) { preparing_.release(); });
   ApiParse parse = parse_request(kind, body.text);
+  if (!parse.error) parse.error = take_tenant(body, parse.request.generation);
   body = {};
   if (parse.error) {
     prepared.error = std::move(parse.error);

@@ -21,6 +21,8 @@ using SendPiece = std::function<bool(std::string_view piece)>;
 struct RequestBody {
   std::string text;
   std::shared_ptr<void> held;
+  std::string cache_salt = {};  // of the headers; empty: none
+  std::string extra_key = {};
 };
 
 struct Reply {

@@ -20,17 +20,24 @@ CoreWorld::Content CoreWorld::truth(RequestId id, const std::vector<TokenId>& to
                                     std::uint32_t page) const {
   const std::size_t end = std::size_t{page + 1} * options_.core.page_size;
   Checksum64 sum;
-  const std::string& salt = salts_.at(id);
-  sum.update(std::as_bytes(std::span(salt)));
+  const std::string& space = spaces_.at(id);
+  sum.update(std::as_bytes(std::span(space)));
   sum.update(std::as_bytes(std::span(tokens).first(end)));
   return sum.finish();
 }
 
 RequestId CoreWorld::open(const std::vector<TokenId>& prompt, const std::string& salt) {
+  return open_as({}, salt, prompt);
+}
+
+RequestId CoreWorld::open_as(const std::optional<std::string>& adapter,
+                             const std::optional<std::string>& salt,
+                             const std::vector<TokenId>& prompt) {
   Plan plan;
   PrefixRequest request;
   request.tokens = prompt;
-  if (!salt.empty()) request.cache_salt = salt;
+  if (adapter) request.extra_key = *adapter;
+  if (salt) request.cache_salt = *salt;
   const Result<RequestId> id = core_.open(request, now_, plan);
   take(plan);
   if (!id.ok()) {
@@ -38,7 +45,8 @@ RequestId CoreWorld::open(const std::vector<TokenId>& prompt, const std::string&
     return 0;
   }
   prompts_[*id] = prompt;
-  salts_[*id] = salt;
+  spaces_[*id] = fmt::format("{}:{}:{}:{}", adapter ? std::to_string(adapter->size()) : "none",
+                             adapter.value_or(""), salt.value_or("").size(), salt.value_or(""));
   return *id;
 }
 
@@ -362,7 +370,16 @@ void CoreWorld::settle() {
 
 std::array<std::uint32_t, 3> CoreWorld::run(const std::vector<TokenId>& prompt,
                                             const std::string& salt, std::uint32_t generated) {
-  const RequestId id = open(prompt, salt);
+  return put_through(open(prompt, salt), generated);
+}
+
+std::array<std::uint32_t, 3> CoreWorld::run_as(const std::optional<std::string>& adapter,
+                                               const std::optional<std::string>& salt,
+                                               const std::vector<TokenId>& prompt) {
+  return put_through(open_as(adapter, salt, prompt), 0);
+}
+
+std::array<std::uint32_t, 3> CoreWorld::put_through(RequestId id, std::uint32_t generated) {
   settle();
   if (core_.state(id) == PrefixState::waiting) advance(std::chrono::seconds(60));
   bool admitted = admit(id);

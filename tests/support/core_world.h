@@ -50,6 +50,8 @@ class CoreWorld {
 
   // Opens a request; its tokens are the prompt. Returns its id.
   RequestId open(const std::vector<TokenId>& prompt, const std::string& salt = "");
+  RequestId open_as(const std::optional<std::string>& adapter,
+                    const std::optional<std::string>& salt, const std::vector<TokenId>& prompt);
   // admit(); false when there was no room. The prompt is verified and computed by compute().
   bool admit(RequestId id);
   // Requires running: verifies every cached page, computes the rest of the prompt and `generated`
@@ -94,6 +96,9 @@ class CoreWorld {
   // Puts the whole prompt through, alone. Returns the tokens served from (device, host, storage).
   std::array<std::uint32_t, 3> run(const std::vector<TokenId>& prompt, const std::string& salt = "",
                                    std::uint32_t generated = 0);
+  std::array<std::uint32_t, 3> run_as(const std::optional<std::string>& adapter,
+                                      const std::optional<std::string>& salt,
+                                      const std::vector<TokenId>& prompt);
   Explanation last_explanation() const { return last_explanation_; }
 
  private:
@@ -106,6 +111,7 @@ class CoreWorld {
     TimePoint until;
   };
 
+  std::array<std::uint32_t, 3> put_through(RequestId id, std::uint32_t generated);
   void take(Plan& plan);
   void violate(std::string what) { violations_.push_back(std::move(what)); }
   void run_command(const SequenceCommand& command);
@@ -122,9 +128,9 @@ class CoreWorld {
   CacheCore core_;
   TimePoint now_{std::chrono::seconds(1)};
   std::map<RequestId, std::vector<TokenId>> prompts_;
-  std::map<RequestId, std::string> salts_;
-  std::deque<PlanOp> device_queue_;    // in order
-  std::vector<PlanOp> storage_queue_;  // in any order
+  std::map<RequestId, std::string> spaces_;  // names no two namespaces alike
+  std::deque<PlanOp> device_queue_;          // in order
+  std::vector<PlanOp> storage_queue_;        // in any order
   std::vector<Completion> completions_;
   std::vector<Scribble> scribbles_;
   std::map<std::uint32_t, Content> device_;  // by page index
