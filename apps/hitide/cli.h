@@ -31,6 +31,7 @@ void add_warm(CLI::App& app, Run& run);
 void add_replay(CLI::App& app, Run& run);
 void add_keys(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);
+void add_man(CLI::App& app, Run& run);
 void add_options(CLI::App& app, Run& run);
 
 // "hitide COMMAND: MESSAGE" on standard error; returns `code`.

@@ -66,6 +66,7 @@ int parse_and_run(int argc, char** argv) {
   add_keys(app, run);
   add_version(app, run);
   add_options(app, run);
+  add_man(app, run);
 
   std::vector<std::string> arguments;
   for (int i = argc - 1; i > 0; --i) arguments.push_back(long_form(argv[i]));
