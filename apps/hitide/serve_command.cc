@@ -107,6 +107,11 @@ struct ReadOptions {
   bool no_store_path = false;
 };
 
+std::string default_file_store() {
+  return default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
+                            environment("XDG_CACHE_HOME"), environment("HOME"));
+}
+
 Result<ReadOptions> read_options(const GivenOptions& given) {
   ReadOptions read;
   ServeOptions& options = read.options;
@@ -130,9 +135,7 @@ Result<ReadOptions> read_options(const GivenOptions& given) {
   options.cache.storage.mooncake.python = default_python();
   HITIDE_ASSIGN_OR_RETURN(read.storage, apply_storage_config(storage_environment(), options));
   if (options.cache.storage.backend == "file" && options.cache.storage.path.empty()) {
-    options.cache.storage.path =
-        default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
-                           environment("XDG_CACHE_HOME"), environment("HOME"));
+    options.cache.storage.path = default_file_store();
     read.no_store_path = options.cache.storage.path.empty();
   }
   HITIDE_RETURN_IF_ERROR(settle_options(options, names));
@@ -173,7 +176,9 @@ int serve(const GivenOptions& given, std::vector<std::string> engine_flags) {
     (*server)->stop();
     return fail(engine.status(), kFailed);
   }
-  (*server)->set_engine(**engine);
+  (*server)->set_engine(**engine, {.launched = *options,
+                                   .environment = storage_environment(),
+                                   .default_file_path = default_file_store()});
   graceful.store(true);
   const std::string lines =
       start_lines((*engine)->info(), (*engine)->cache_stats(), *options, HITIDE_VERSION);

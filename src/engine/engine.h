@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hitide/explanation.h>
+#include <hitide/options.h>
 #include <hitide/result.h>
 #include <hitide/stats.h>
 
@@ -146,6 +147,11 @@ class Engine {
   virtual void append_metrics(MetricsText& text) const = 0;
   // Forgets device and host; failed_precondition without a cache.
   virtual Status flush_cache() = 0;
+  // Storage while requests are served: <hitide/cache.h>. failed_precondition without a cache.
+  virtual Status attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                                TimePoint deadline) = 0;
+  virtual Status detach_storage(TimePoint deadline) = 0;
+  virtual Result<std::uint64_t> clear_storage(TimePoint deadline) = 0;
   // unavailable once the step loop has stopped or has not moved for long.
   virtual Status health() const = 0;
 

@@ -32,16 +32,21 @@ constexpr std::size_t kQuickWaitingMax = 256;
 constexpr std::uint64_t kBodyBytesPerToken = 32;
 constexpr std::uint64_t kBodyBytesMost = 32u << 20;
 
+constexpr std::string_view kStoragePath = "/hicache/storage-backend";
+constexpr std::string_view kClearStoragePath = "/hicache/storage-backend/clear";
+
 struct Route {
   std::string_view path;
   std::string_view methods;  // what Allow says
   Access access = Access::user;
 };
-constexpr std::array<Route, 7> kRoutes = {{{"/health", "GET, HEAD", Access::anyone},
+constexpr std::array<Route, 9> kRoutes = {{{"/health", "GET, HEAD", Access::anyone},
                                            {"/metrics", "GET, HEAD", Access::anyone},
                                            {"/v1/models", "GET, HEAD"},
                                            {"/flush_cache", "GET, POST", Access::admin},
                                            {"/hitide/storage", "GET, HEAD"},
+                                           {kStoragePath, "GET, HEAD, PUT, DELETE", Access::admin},
+                                           {kClearStoragePath, "POST", Access::admin},
                                            {"/v1/chat/completions", "POST"},
                                            {"/v1/completions", "POST"}}};
 constexpr std::string_view kExplainPrefix = "/hitide/explain/";
@@ -74,8 +79,15 @@ bool lists(std::string_view methods, std::string_view method) {
   return false;
 }
 
+bool is_read(std::string_view method) { return method == "GET" || method == "HEAD"; }
+
 bool may_wait(const HttpRequest& request) {
-  return request.path == "/flush_cache" || request.method == "POST";
+  return request.path == "/flush_cache" || !is_read(request.method);
+}
+
+// To look at the storage backend changes nothing.
+Access access_of(const Route& route, std::string_view method) {
+  return route.path == kStoragePath && is_read(method) ? Access::user : route.access;
 }
 
 }  // namespace
@@ -98,9 +110,10 @@ struct HttpServer::Impl {
   std::function<void()> on_failure;
   std::atomic<bool> stopping{false};
   std::atomic<Engine*> engine{nullptr};
-  std::unique_ptr<OpenAiApi> api;  // set before `engine` is, read after it was seen
-  WorkerPool quick;                // probes and what else answers at once
-  WorkerPool slow;                 // what may wait for the engine
+  std::unique_ptr<OpenAiApi> api;         // set before `engine` is, read after it was seen
+  std::unique_ptr<StorageAdmin> storage;  // the same
+  WorkerPool quick;                       // probes and what else answers at once
+  WorkerPool slow;                        // what may wait for the engine
   std::unique_ptr<Intake> intake;
 
   void open_intake(UniqueFd listening);
@@ -249,7 +262,7 @@ Reply HttpServer::Impl::dispatch(Exchange& exchange, std::string& route_name) {
     reply.headers.emplace_back("Allow", allowed);
     return reply;
   }
-  const Access access = known != kRoutes.end() ? known->access : Access::user;
+  const Access access = known != kRoutes.end() ? access_of(*known, request.method) : Access::user;
   if (const auto refusal = keys->refusal(access, request.header("authorization"))) {
     Reply reply = error_reply(*refusal);
     if (refusal->status == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
@@ -264,6 +277,11 @@ Reply HttpServer::Impl::dispatch(Exchange& exchange, std::string& route_name) {
   }
   if (path == "/v1/chat/completions") return generate(ApiKind::chat, exchange);
   if (path == "/v1/completions") return generate(ApiKind::completion, exchange);
+  if (path == kClearStoragePath) return storage->clear();
+  if (path == kStoragePath) {
+    if (request.method == "PUT") return storage->attach(request.body);
+    return request.method == "DELETE" ? storage->detach() : storage->show();
+  }
   return engine_reply(path, *ready);
 }
 
@@ -297,7 +315,8 @@ Status HttpServer::start(std::function<void()> on_failure) {
   return Status(StatusCode::resource_exhausted, "no thread or descriptor for the server");
 }
 
-void HttpServer::set_engine(Engine& engine) {
+void HttpServer::set_engine(Engine& engine, StorageSettings storage) {
+  impl_->storage = std::make_unique<StorageAdmin>(engine, std::move(storage));
   impl_->api = std::make_unique<OpenAiApi>(engine, impl_->options,
                                            static_cast<std::uint32_t>(impl_->requests_max));
   if (impl_->options.body_bytes_max == 0) {

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "engine/engine.h"
+#include "server/admin_storage.h"
 #include "server/intake.h"
 #include "spec/serve_options.h"
 
@@ -36,8 +37,9 @@ class HttpServer {
   // Answers requests from now on. `on_failure` is called on another thread when the server can
   // accept no more connections although nobody has stopped it.
   Status start(std::function<void()> on_failure);
-  // Once. `engine` must live until stop() has returned.
-  void set_engine(Engine& engine);
+  // Once. `engine` must live until stop() has returned. storage: what later changes of storage
+  // start from.
+  void set_engine(Engine& engine, StorageSettings storage = {});
 
   // Takes no more connections; requests that are not answered yet are answered with 503.
   void begin_stop();

@@ -625,8 +625,31 @@ TEST_F(HttpServerTest, WithoutAKeyStateChangesFromThisMachineOnly) {
   start(options);
   httplib::Client one = client();
   expect_error(one.Post("/flush_cache", "", "text/plain"), 403, "admin_off");
+  const std::string body = R"({"hicache_storage_backend": "memory"})";
+  expect_error(one.Put("/hicache/storage-backend", body, "application/json"), 403, "admin_off");
+  expect_error(one.Delete("/hicache/storage-backend"), 403, "admin_off");
+  expect_error(one.Post("/hicache/storage-backend/clear", "", "text/plain"), 403, "admin_off");
+  EXPECT_EQ(one.Get("/hicache/storage-backend")->status, 200);
   EXPECT_EQ(one.Get("/v1/models")->status, 200);
   EXPECT_EQ(one.Post(kChat, chat_body(false).dump(), "application/json")->status, 200);
+}
+
+TEST_F(HttpServerTest, AttachesDetachesAndClearsStorage) {
+  start();
+  httplib::Client one = client();
+  const std::string path = "/hicache/storage-backend";
+  EXPECT_EQ(Json::parse(one.Get(path)->body)["hicache_storage_backend"], "memory");
+  EXPECT_EQ(one.Delete(path)->status, 200);
+  EXPECT_EQ(one.Delete(path)->status, 400);
+  EXPECT_EQ(Json::parse(one.Get(path)->body)["hicache_storage_backend"], nullptr);
+  EXPECT_EQ(one.Post(path + "/clear", "", "text/plain")->status, 400);
+  const auto put = one.Put(path, R"({"hicache_storage_backend": "memory"})", "application/json");
+  ASSERT_TRUE(put);
+  EXPECT_EQ(put->status, 200) << put->body;
+  EXPECT_EQ(Json::parse(one.Post(path + "/clear", "", "text/plain")->body)["removed_objects"], 12);
+  const auto post = one.Post(path, "", "text/plain");
+  expect_error(post, 405, "method_not_allowed");
+  EXPECT_EQ(post->get_header_value("Allow"), "GET, HEAD, PUT, DELETE");
 }
 
 TEST_F(HttpServerTest, AsksForTheApiKey) {

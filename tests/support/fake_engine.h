@@ -27,7 +27,7 @@ class FakeEngine final : public Engine {
     bool fails_before_admission = false;
   };
 
-  FakeEngine() : thread_([this] { run(); }) {}
+  FakeEngine() : thread_([this] { run(); }) { storage_.backend = "memory"; }
   ~FakeEngine() override { close(kNoDeadline).ignore(); }
 
   void set_script(Script script) {
@@ -135,8 +135,9 @@ class FakeEngine final : public Engine {
     stats.prompt_tokens = 96;
     stats.served_tokens = {64, 0, 0};
     stats.device.pages_total = 10;
-    stats.storage_backend = "memory";
-    stats.storage_status = StorageStatus::on;
+    const std::lock_guard lock(mutex_);
+    stats.storage_backend = storage_.backend;
+    stats.storage_status = attached_ ? StorageStatus::on : StorageStatus::none;
     PoolRegistration pool;
     pool.pool = "kv";
     pool.path = RegistrationPath::zero_copy;
@@ -160,6 +161,45 @@ class FakeEngine final : public Engine {
   Status flush_cache() override {
     const std::lock_guard lock(mutex_);
     return flush_result_;
+  }
+  // As a cache does it: one store at a time.
+  Status attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                        TimePoint) override {
+    const std::lock_guard lock(mutex_);
+    if (!storage_result_.ok()) return storage_result_;
+    if (attached_ && !(storage == storage_)) {
+      return Status(StatusCode::failed_precondition, "another is attached; detach it first");
+    }
+    attached_ = true;
+    storage_ = storage;
+    policy_ = policy;
+    return {};
+  }
+  Status detach_storage(TimePoint) override {
+    const std::lock_guard lock(mutex_);
+    if (!attached_) return Status(StatusCode::failed_precondition, "no storage is attached");
+    attached_ = false;
+    storage_.backend = "none";
+    return storage_result_;
+  }
+  Result<std::uint64_t> clear_storage(TimePoint) override {
+    const std::lock_guard lock(mutex_);
+    if (!attached_) return Status(StatusCode::failed_precondition, "no storage is attached");
+    if (!storage_result_.ok()) return storage_result_;
+    return std::uint64_t{12};
+  }
+  // What the next changes of storage answer.
+  void set_storage_result(Status result) {
+    const std::lock_guard lock(mutex_);
+    storage_result_ = std::move(result);
+  }
+  StorageOptions storage() const {
+    const std::lock_guard lock(mutex_);
+    return storage_;
+  }
+  PolicyOptions policy() const {
+    const std::lock_guard lock(mutex_);
+    return policy_;
   }
   Status health() const override {
     const std::lock_guard lock(mutex_);
@@ -277,6 +317,10 @@ class FakeEngine final : public Engine {
   Status health_;
   Status submit_failure_;
   Status flush_result_;
+  Status storage_result_;
+  StorageOptions storage_;
+  PolicyOptions policy_;
+  bool attached_ = true;
   std::uint64_t last_id_ = 0;
   std::size_t cancelled_ = 0;
   mutable std::size_t tokenized_bytes_max_ = 0;

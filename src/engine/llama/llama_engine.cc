@@ -60,7 +60,7 @@ class LlamaEngine final : public Engine {
     loop_pointer_.store(nullptr);
   }
 
-  EngineInfo info() const override { return info_; }
+  EngineInfo info() const override;
   std::vector<TokenId> tokenize(std::string_view text, bool add_special,
                                 bool parse_special) const override;
   std::string detokenize(const std::vector<TokenId>& tokens) const override;
@@ -74,17 +74,27 @@ class LlamaEngine final : public Engine {
   Result<Explanation> explain(std::string_view id) const override;
   void append_metrics(MetricsText& text) const override;
   Status flush_cache() override;
+  Status attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                        TimePoint deadline) override;
+  Status detach_storage(TimePoint deadline) override;
+  Result<std::uint64_t> clear_storage(TimePoint deadline) override;
   Status health() const override;
   Status close(TimePoint deadline) override;
 
  private:
   LlamaEngine() = default;
+  Status without_cache() const {
+    return Status(StatusCode::failed_precondition, "served without a cache: " + info_.cache_detail);
+  }
+  void note_storage_backend();
   // From threads of the device's and the cache's users, until both are closed.
   void wake() {
     if (StepLoop* const loop = loop_pointer_.load()) loop->wake();
   }
 
-  EngineInfo info_;
+  EngineInfo info_;  // constant, but for the next
+  mutable std::mutex backend_mutex_;
+  std::string storage_backend_;  // guarded by backend_mutex_
   LlamaModelPtr model_;
   const llama_vocab* vocabulary_ = nullptr;
   std::atomic<StepLoop*> loop_pointer_{nullptr};
@@ -118,10 +128,10 @@ Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, 
     if (!opened.ok()) return opened.status();
     engine->cache_ = std::move(opened).value();
     engine->source_ = make_cached_source(*engine->cache_);
-    engine->info_.storage_backend = engine->cache_->stats().storage_backend;
+    engine->note_storage_backend();
   } else {
     engine->source_ = make_plain_source(*engine->device_);
-    engine->info_.storage_backend = "none";
+    engine->storage_backend_ = "none";
   }
   StepLoopOptions loop;
   loop.page_size = options.page_size;
@@ -132,7 +142,7 @@ Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, 
   engine->loop_ =
       std::make_unique<StepLoop>(loop, *engine->device_, *engine->source_, *engine->vocabulary_);
   engine->loop_pointer_.store(engine->loop_.get());
-  const EngineInfo& info = engine->info_;
+  const EngineInfo info = engine->info();
   log_info("engine_ready", {{"model", info.model_name},
                             {"description", info.model_description},
                             {"context", info.context_length},
@@ -259,9 +269,39 @@ Result<Explanation> LlamaEngine::explain(std::string_view id) const {
   return Status(StatusCode::not_found, "served without a cache: " + info_.cache_detail);
 }
 
-Status LlamaEngine::flush_cache() {
-  if (cache_) return cache_->flush();
-  return Status(StatusCode::failed_precondition, "served without a cache: " + info_.cache_detail);
+Status LlamaEngine::flush_cache() { return cache_ ? cache_->flush() : without_cache(); }
+
+EngineInfo LlamaEngine::info() const {
+  EngineInfo info = info_;
+  const std::lock_guard lock(backend_mutex_);
+  info.storage_backend = storage_backend_;
+  return info;
+}
+
+void LlamaEngine::note_storage_backend() {
+  std::string backend = cache_->stats().storage_backend;
+  const std::lock_guard lock(backend_mutex_);
+  storage_backend_ = std::move(backend);
+}
+
+Status LlamaEngine::attach_storage(const StorageOptions& storage, const PolicyOptions& policy,
+                                   TimePoint deadline) {
+  if (!cache_) return without_cache();
+  Status status = cache_->attach_storage(storage, policy, deadline);
+  note_storage_backend();
+  return status;
+}
+
+Status LlamaEngine::detach_storage(TimePoint deadline) {
+  if (!cache_) return without_cache();
+  Status status = cache_->detach_storage(deadline);
+  note_storage_backend();
+  return status;
+}
+
+Result<std::uint64_t> LlamaEngine::clear_storage(TimePoint deadline) {
+  if (!cache_) return without_cache();
+  return cache_->clear_storage(deadline);
 }
 
 Status LlamaEngine::health() const {
