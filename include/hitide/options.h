@@ -33,6 +33,20 @@ struct HostOptions {
   std::string numa = "auto";        // "auto": over all nodes in turn; "off"; or a node's number
 };
 
+// When calls are kept from a store that keeps failing, and how soon it is tried again.
+struct BreakerOptions {
+  std::uint32_t failures_to_open = 3;  // in a row; >= 1
+  double failed_share_to_open = 0.5;   // of the items of the calls in the window; 0 < share
+  std::uint32_t window_calls_min = 8;  // fewer calls in the window say nothing
+  Duration window = std::chrono::seconds(10);
+  Duration pause_first = std::chrono::milliseconds(500);
+  Duration pause_max = std::chrono::seconds(5);
+  double quarantine_share_max = 0.25;              // of the registered memory
+  Duration hang_limit = std::chrono::seconds(10);  // a call that takes longer is given up on
+  Duration hang_slack = std::chrono::seconds(1);   // nor does it this long past its deadline
+  friend bool operator==(const BreakerOptions&, const BreakerOptions&) = default;
+};
+
 struct StorageOptions {
   std::string backend = "file";  // "file", "mooncake", "memory", "null" or "none" (no L3)
   std::string path = {};         // file: directory; empty: the default directory
@@ -45,6 +59,12 @@ struct StorageOptions {
   // L3.
   bool staging = true;
   MooncakeOptions mooncake = {};
+  BreakerOptions breaker = {};  // of every backend
+  // Keys that were there and could not be loaded are not asked for again for a while.
+  std::uint32_t failed_keys_max = 4096;                  // remembered at a time; 0: none
+  Duration failed_key_pause = std::chrono::seconds(30);  // so long
+  std::uint32_t backup_queue_max = 1024;                 // backups that wait; more are dropped
+  bool second_touch = false;  // a page is stored when it is offered a second time
   friend bool operator==(const StorageOptions&, const StorageOptions&) = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include "base/log.h"
 #include "runtime/cache_impl.h"
+#include "storage/registry.h"
 
 namespace hitide {
 namespace {
@@ -46,7 +47,9 @@ Result<std::unique_ptr<Cache>> Cache::open(const CacheOptions& options, const Mo
                                            Device& device, std::unique_ptr<ObjectStore> store,
                                            std::function<void()> notify) {
   const auto open_store = [&] {
-    return store ? store_client(std::move(store), first_answer_deadline()) : OpenedStore();
+    if (!store) return OpenedStore();
+    return store_client(guard_store(std::move(store), options.storage.breaker),
+                        first_answer_deadline());
   };
   HITIDE_ASSIGN_OR_RETURN(
       std::shared_ptr<CacheImpl> impl,
@@ -78,8 +81,11 @@ Status Cache::attach_storage(std::unique_ptr<ObjectStore> store, const PolicyOpt
   HITIDE_RETURN_IF_ERROR(validate(checked));
   if (!store) return Status(StatusCode::invalid_argument, "attach_storage: no store");
   return impl_->attach_storage(
-      [&] { return store_client(std::move(store), first_answer_deadline()); }, nullptr, policy,
-      deadline);
+      [&] {
+        return store_client(guard_store(std::move(store), BreakerOptions()),
+                            first_answer_deadline());
+      },
+      nullptr, policy, deadline);
 }
 Status Cache::detach_storage(TimePoint deadline) { return impl_->detach_storage(deadline); }
 Result<std::uint64_t> Cache::clear_storage(TimePoint deadline) {

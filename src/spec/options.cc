@@ -68,6 +68,15 @@ Status validate(const CacheOptions& options) {
     return invalid("storage segment_bytes",
                    fmt::format("{} is not in 1 MiB..1 GiB", storage.segment_bytes));
   }
+  const BreakerOptions& breaker = storage.breaker;
+  if (breaker.failures_to_open < 1 || breaker.pause_first <= Duration::zero() ||
+      breaker.pause_max < breaker.pause_first || breaker.hang_limit <= Duration::zero() ||
+      !(breaker.failed_share_to_open > 0.0) || breaker.window <= Duration::zero()) {
+    return invalid("breaker",
+                   "breaker_failures must be 1 or more, the times above 0, and breaker_pause_max "
+                   "not below breaker_pause");
+  }
+  if (storage.backup_queue_max < 1) return invalid("backup_queue_max", "0 is below 1");
   const PolicyOptions& policy = options.policy;
   HITIDE_RETURN_IF_ERROR(positive("prefetch_timeout_base", policy.prefetch_timeout_base_s));
   HITIDE_RETURN_IF_ERROR(

@@ -20,6 +20,8 @@ constexpr std::size_t kEnvironmentMax = 256;  // variables for the agent
 using Options = ServeOptions;
 using View = std::string_view;
 
+BreakerOptions& breaker_of(Options& options) { return options.cache.storage.breaker; }
+const BreakerOptions& breaker_of(const Options& options) { return options.cache.storage.breaker; }
 MooncakeOptions& of(Options& options) { return options.cache.storage.mooncake; }
 const MooncakeOptions& of(const Options& options) { return options.cache.storage.mooncake; }
 std::string word(bool value) { return value ? "true" : "false"; }
@@ -223,6 +225,51 @@ constexpr std::array kStorageRows = {
               [](Options& o, View v) {
                 return set_count(o.cache.policy.storage_batch_pages, v, 1, 1024);
               }},
+    OptionRow{
+        "breaker_failures", "", kStorageGroup, OptionKind::number, "COUNT", "1..1000", "",
+        "So many calls that fail in a row keep further ones from the store for a pause.",
+        [](const Options& o) { return std::to_string(breaker_of(o).failures_to_open); },
+        [](Options& o, View v) { return set_count(breaker_of(o).failures_to_open, v, 1, 1000); }},
+    OptionRow{
+        "breaker_pause", "", kStorageGroup, OptionKind::number, "S", "0.01..3600", "",
+        "The first pause; then one call tries the store, and each failure doubles the pause.",
+        [](const Options& o) { return seconds_text(breaker_of(o).pause_first); },
+        [](Options& o, View v) { return set_seconds(breaker_of(o).pause_first, v, 0.01, 3600.0); }},
+    OptionRow{
+        "breaker_pause_max", "", kStorageGroup, OptionKind::number, "S", "0.01..3600", "",
+        "The longest pause.",
+        [](const Options& o) { return seconds_text(breaker_of(o).pause_max); },
+        [](Options& o, View v) { return set_seconds(breaker_of(o).pause_max, v, 0.01, 3600.0); }},
+    OptionRow{
+        "breaker_hang_limit", "", kStorageGroup, OptionKind::number, "S", "0.1..3600", "",
+        "While a call takes longer, or much longer than its deadline, there are no others.",
+        [](const Options& o) { return seconds_text(breaker_of(o).hang_limit); },
+        [](Options& o, View v) { return set_seconds(breaker_of(o).hang_limit, v, 0.1, 3600.0); }},
+    OptionRow{"failed_keys_max", "", kStorageGroup, OptionKind::number, "COUNT", "0..16777216", "",
+              "Pages that were there and could not be loaded, and are not asked for again for a "
+              "while: so many of them; 0 is none.",
+              [](const Options& o) { return std::to_string(o.cache.storage.failed_keys_max); },
+              [](Options& o, View v) {
+                return set_count(o.cache.storage.failed_keys_max, v, 0, 1u << 24);
+              }},
+    OptionRow{"failed_key_pause", "", kStorageGroup, OptionKind::number, "S", "0..86400", "",
+              "For so long, or until the page is stored anew.",
+              [](const Options& o) { return seconds_text(o.cache.storage.failed_key_pause); },
+              [](Options& o, View v) {
+                return set_seconds(o.cache.storage.failed_key_pause, v, 0.0, kSecondsMax);
+              }},
+    OptionRow{
+        "backup_queue_max", "", kStorageGroup, OptionKind::number, "COUNT", "1..1048576", "",
+        "Backups that wait for the store; further ones are dropped, and made at the next use.",
+        [](const Options& o) { return std::to_string(o.cache.storage.backup_queue_max); },
+        [](Options& o, View v) {
+          return set_count(o.cache.storage.backup_queue_max, v, 1, 1u << 20);
+        }},
+    OptionRow{"second_touch", "", kStorageGroup, OptionKind::boolean, "BOOL", "a boolean", "",
+              "Store a page when it is to be stored a second time: what is used once costs no "
+              "writes then.",
+              [](const Options& o) { return word(o.cache.storage.second_touch); },
+              [](Options& o, View v) { return set_boolean(o.cache.storage.second_touch, v); }},
     OptionRow{"hicache_storage_pass_prefix_keys", "", kStorageGroup, OptionKind::boolean, "BOOL",
               "a boolean", "false", "Accepted for SGLang's sake, without effect.",
               [](const Options&) { return std::string("false"); },

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/log.h"
+#include "storage/store_call.h"
 
 namespace hitide {
 
@@ -51,7 +52,7 @@ Breaker::Pass Breaker::admit(Kind kind) {
   const std::lock_guard lock(mutex_);
   release_quarantined();
   if (!state_.open) return Pass::call;
-  if (!too_much_quarantined() && clock_.now() >= state_.next_probe) {
+  if (hanging_ == 0 && !too_much_quarantined() && clock_.now() >= state_.next_probe) {
     if (!lately(kind).failed && kind == Kind::query) return Pass::beside;
     if (!probing_) {
       probing_ = true;
@@ -115,6 +116,18 @@ void Breaker::report(Kind kind, Pass pass, const Report& report) {
   }
 }
 
+void Breaker::hangs(Kind kind) {
+  const std::lock_guard lock(mutex_);
+  ++hanging_;
+  lately(kind).failed = true;
+  if (!state_.open) open("a call does not return");
+}
+
+void Breaker::returned() {
+  const std::lock_guard lock(mutex_);
+  --hanging_;
+}
+
 void Breaker::set_memory_bytes(std::uint64_t bytes) {
   const std::lock_guard lock(mutex_);
   memory_bytes_ = bytes;
@@ -148,9 +161,49 @@ BreakerState Breaker::state() const {
 
 // ---- BreakerStore -------------------------------------------------------------------------------
 
+class BreakerStore::Entry {
+ public:
+  Entry(const BreakerStore& store, const InFlight& call) : store_(store) {
+    const std::lock_guard lock(store_.flight_mutex_);
+    at_ = store_.in_flight_.insert(store_.in_flight_.end(), call);
+  }
+  ~Entry() {
+    const std::lock_guard lock(store_.flight_mutex_);
+    if (at_->noted) at_->breaker->returned();
+    store_.in_flight_.erase(at_);
+  }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  const BreakerStore& store_;
+  std::list<InFlight>::iterator at_;
+};
+
 BreakerStore::BreakerStore(std::unique_ptr<ObjectStore> inner, const BreakerOptions& options,
                            const Clock& clock)
-    : inner_(std::move(inner)), clock_(clock), breaker_(options, clock) {}
+    : inner_(std::move(inner)),
+      clock_(clock),
+      options_(options),
+      reads_(options, clock),
+      writes_(options, clock) {}
+
+// Looked at by whoever comes next, as nobody can wait for those that hang.
+void BreakerStore::note_overdue() const {
+  const std::lock_guard lock(flight_mutex_);
+  const TimePoint now = clock_.now();
+  for (InFlight& call : in_flight_) {
+    if (call.noted || now < call.overdue) continue;
+    call.noted = true;
+    call.breaker->hangs(call.kind);
+    note_failure(*call.breaker, fmt::format("{}: a call does not return", call.call));
+  }
+}
+
+void BreakerStore::note_failure(const Breaker& breaker, std::string failure) const {
+  const std::lock_guard lock(failure_mutex_);
+  (&breaker == &writes_ ? last_write_failure_ : last_read_failure_) = std::move(failure);
+}
 
 Breaker::Report BreakerStore::judge(const CallOutcome& outcome, std::span<const ItemResult> out,
                                     const CallOptions& options) const {
@@ -177,27 +230,36 @@ Breaker::Report BreakerStore::judge(const CallOutcome& outcome, std::span<const 
 }
 
 template <typename Do>
-CallOutcome BreakerStore::guarded(Breaker::Kind kind, std::string_view call,
+CallOutcome BreakerStore::guarded(Breaker& breaker, Breaker::Kind kind, std::string_view call,
                                   std::span<ItemResult> out, const CallOptions& options,
                                   const Do& carry_out) {
   if (out.empty()) return carry_out();  // answered without I/O: it proves nothing
-  const Breaker::Pass pass = breaker_.admit(kind);
+  note_overdue();
+  const Breaker::Pass pass = breaker.admit(kind);
   if (pass == Breaker::Pass::refused) {
     for (ItemResult& result : out) result = {.code = StatusCode::unavailable};
-    const BreakerState state = breaker_.state();
+    const BreakerState state = breaker.state();
     return {.status =
                 Status(StatusCode::unavailable,
                        fmt::format("{}: the store kept failing; next try in {:.1f} s", call,
                                    std::max(0.0, to_seconds(state.next_probe - clock_.now()))))};
   }
-  CallOutcome outcome = carry_out();
+  CallOutcome outcome;
+  {
+    const TimePoint limit = clock_.now() + options_.hang_limit;
+    const TimePoint overdue =
+        options.deadline < limit ? options.deadline + options_.hang_slack : limit;
+    const Entry entry(*this, {&breaker, kind, call, overdue});
+    // What throws must report too, or there would be no further probe.
+    outcome = hitide::guarded(carry_out);
+  }
   const Breaker::Report report = judge(outcome, out, options);
   if (report.verdict == Breaker::Verdict::bad) {
-    const std::lock_guard lock(failure_mutex_);
-    last_failure_ = outcome.status.ok() ? fmt::format("{}: most objects were unavailable", call)
-                                        : std::string(outcome.status.message());
+    note_failure(breaker, outcome.status.ok()
+                              ? fmt::format("{}: most objects were unavailable", call)
+                              : std::string(outcome.status.message()));
   }
-  breaker_.report(kind, pass, report);
+  breaker.report(kind, pass, report);
   return outcome;
 }
 
@@ -208,18 +270,18 @@ void BreakerStore::note_quarantine(const CallOutcome& outcome, std::span<const I
   for (const Item& item : items) {
     for (const auto buffer : item.buffers) bytes += buffer.size();
   }
-  breaker_.quarantine(bytes, outcome.buffers_busy_until);
+  reads_.quarantine(bytes, outcome.buffers_busy_until);
 }
 
 CallOutcome BreakerStore::exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
                                  const CallOptions& options) {
-  return guarded(Breaker::Kind::query, "exists", out, options,
+  return guarded(reads_, Breaker::Kind::query, "exists", out, options,
                  [&] { return inner_->exists(keys, out, options); });
 }
 
 CallOutcome BreakerStore::get(std::span<const GetItem> items, std::span<ItemResult> out,
                               const CallOptions& options) {
-  CallOutcome outcome = guarded(Breaker::Kind::move, "get", out, options,
+  CallOutcome outcome = guarded(reads_, Breaker::Kind::move, "get", out, options,
                                 [&] { return inner_->get(items, out, options); });
   note_quarantine(outcome, items);
   return outcome;
@@ -227,7 +289,9 @@ CallOutcome BreakerStore::get(std::span<const GetItem> items, std::span<ItemResu
 
 CallOutcome BreakerStore::put(std::span<const PutItem> items, std::span<ItemResult> out,
                               const CallOptions& options) {
-  CallOutcome outcome = guarded(Breaker::Kind::move, "put", out, options,
+  // While reads are refused a put may be the probe that ends it.
+  Breaker& breaker = reads_.state().open ? reads_ : writes_;
+  CallOutcome outcome = guarded(breaker, Breaker::Kind::move, "put", out, options,
                                 [&] { return inner_->put(items, out, options); });
   note_quarantine(outcome, items);
   return outcome;
@@ -235,25 +299,42 @@ CallOutcome BreakerStore::put(std::span<const PutItem> items, std::span<ItemResu
 
 CallOutcome BreakerStore::remove(std::span<const std::string_view> keys, std::span<ItemResult> out,
                                  const CallOptions& options) {
-  return guarded(Breaker::Kind::query, "remove", out, options,
+  return guarded(reads_, Breaker::Kind::query, "remove", out, options,
                  [&] { return inner_->remove(keys, out, options); });
+}
+
+BreakerState BreakerStore::state() const {
+  note_overdue();
+  BreakerState state = reads_.state();
+  const BreakerState writes = writes_.state();
+  if (!state.open && writes.open) {
+    state.open = true;
+    state.next_probe = writes.next_probe;
+  }
+  state.opened += writes.opened;
+  state.refused += writes.refused;
+  return state;
 }
 
 StoreStats BreakerStore::stats() const {
   StoreStats stats = inner_->stats();
-  const BreakerState state = breaker_.state();
+  const BreakerState state = this->state();
   stats.outages = state.opened;
   stats.refused = state.refused;
   return stats;
 }
 
 Status BreakerStore::health() const {
-  const BreakerState state = breaker_.state();
-  if (!state.open) return inner_->health();
+  note_overdue();
+  const BreakerState reads = reads_.state();
+  const BreakerState writes = writes_.state();
+  if (!reads.open && !writes.open) return inner_->health();
+  const TimePoint next = reads.open ? reads.next_probe : writes.next_probe;
   const std::lock_guard lock(failure_mutex_);
   return Status(StatusCode::unavailable,
-                fmt::format("calls fail ({}); next try in {:.1f} s", last_failure_,
-                            std::max(0.0, to_seconds(state.next_probe - clock_.now()))));
+                fmt::format("{} fail ({}); next try in {:.1f} s", reads.open ? "calls" : "puts",
+                            reads.open ? last_read_failure_ : last_write_failure_,
+                            std::max(0.0, to_seconds(next - clock_.now()))));
 }
 
 Status BreakerStore::register_memory(const MemoryRegion& region) {
@@ -264,7 +345,7 @@ Status BreakerStore::register_memory(const MemoryRegion& region) {
     entry.bytes = region.bytes.size();
     registered_bytes_ += entry.bytes;
   }
-  breaker_.set_memory_bytes(registered_bytes_);
+  reads_.set_memory_bytes(registered_bytes_);
   return {};
 }
 
@@ -276,7 +357,7 @@ Status BreakerStore::unregister_memory(std::span<std::byte> bytes) {
     registered_bytes_ -= entry->second.bytes;
     registered_.erase(entry);
   }
-  breaker_.set_memory_bytes(registered_bytes_);
+  reads_.set_memory_bytes(registered_bytes_);
   return {};
 }
 

@@ -10,7 +10,10 @@
 // Kinds are told apart since a store that has lost an owner of memory still answers queries well,
 // and every get badly.
 //
-// It is open, too, while too much memory is in quarantine: calls that were given up left buffers
+// It is open, too, while a call does not return long after its time was up: whoever made it is lost
+// to the caller until then, and no second one shall be.
+//
+// And it is open while too much memory is in quarantine: calls that were given up left buffers
 // behind that somebody may still write to, and each further call could cost more of them.
 //
 // Threading: any thread.
@@ -20,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <list>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -28,20 +32,11 @@
 #include <string_view>
 
 #include <hitide/object_store.h>
+#include <hitide/options.h>
 
 #include "base/clock.h"
 
 namespace hitide {
-
-struct BreakerOptions {
-  std::uint32_t failures_to_open = 3;  // in a row; >= 1
-  double failed_share_to_open = 0.5;   // of the items of the calls in the window; 0 < share
-  std::uint32_t window_calls_min = 8;  // fewer calls in the window say nothing
-  Duration window = std::chrono::seconds(10);
-  Duration pause_first = std::chrono::milliseconds(500);
-  Duration pause_max = std::chrono::seconds(5);
-  double quarantine_share_max = 0.25;  // of the registered memory
-};
 
 struct BreakerState {
   bool open = false;
@@ -101,6 +96,10 @@ class Breaker {
   void report(Kind kind, Pass pass, const Report& report);
   // Memory that calls work with: what quarantine is a share of. 0: not known, it is not looked at.
   void set_memory_bytes(std::uint64_t bytes);
+  // A call that was admitted is overdue: open at once, and no probe before returned() has come for
+  // each. report() follows as ever when it returns.
+  void hangs(Kind kind);
+  void returned();
   // So many bytes may not be used before `until`.
   void quarantine(std::uint64_t bytes, TimePoint until);
   BreakerState state() const;
@@ -133,11 +132,15 @@ class Breaker {
   std::uint64_t memory_bytes_ = 0;       // guarded by mutex_
   Duration pause_{0};                    // guarded by mutex_; of the present opening
   bool probing_ = false;                 // guarded by mutex_
+  std::uint32_t hanging_ = 0;            // guarded by mutex_; calls that are overdue
 };
 
 // A store behind a breaker. A call fails when its status says that the store is away or broken, or
 // when more than half of its items are unavailable; running out of the caller's own time is not the
 // store's failure, nor are misses and full stores. Refused calls answer unavailable.
+//
+// Puts have a breaker of their own: a disk that can only be read is still worth reading. Where
+// gets or queries are refused, puts are too.
 class BreakerStore final : public ObjectStore {
  public:
   // `clock` must outlive this object.
@@ -171,7 +174,8 @@ class BreakerStore final : public ObjectStore {
   Status health() const override;
   Status close(TimePoint deadline) override { return inner_->close(deadline); }
 
-  BreakerState state() const { return breaker_.state(); }
+  // Open: some calls are refused. The counts are of all.
+  BreakerState state() const;
   ObjectStore& inner() { return *inner_; }
 
  private:
@@ -179,9 +183,20 @@ class BreakerStore final : public ObjectStore {
     std::uint64_t bytes = 0;
     std::uint32_t count = 0;
   };
+  struct InFlight {
+    Breaker* breaker;
+    Breaker::Kind kind;
+    std::string_view call;
+    TimePoint overdue;
+    bool noted = false;
+  };
+  class Entry;  // of one call, while it is in flight
+
   template <typename Do>
-  CallOutcome guarded(Breaker::Kind kind, std::string_view call, std::span<ItemResult> out,
-                      const CallOptions& options, const Do& carry_out);
+  CallOutcome guarded(Breaker& breaker, Breaker::Kind kind, std::string_view call,
+                      std::span<ItemResult> out, const CallOptions& options, const Do& carry_out);
+  void note_overdue() const;
+  void note_failure(const Breaker& breaker, std::string failure) const;
   template <typename Item>
   void note_quarantine(const CallOutcome& outcome, std::span<const Item> items);
   Breaker::Report judge(const CallOutcome& outcome, std::span<const ItemResult> out,
@@ -189,10 +204,16 @@ class BreakerStore final : public ObjectStore {
 
   const std::unique_ptr<ObjectStore> inner_;
   const Clock& clock_;
-  Breaker breaker_;
+  const BreakerOptions options_;
+  Breaker reads_;   // of exists, remove and get; while it is open, of puts too
+  Breaker writes_;  // of puts
+
+  mutable std::mutex flight_mutex_;
+  mutable std::list<InFlight> in_flight_;  // guarded by flight_mutex_
 
   mutable std::mutex failure_mutex_;
-  std::string last_failure_;  // guarded by failure_mutex_
+  mutable std::string last_read_failure_;   // guarded by failure_mutex_
+  mutable std::string last_write_failure_;  // guarded by failure_mutex_
 
   std::mutex memory_mutex_;
   std::map<const std::byte*, Registered> registered_;  // guarded by memory_mutex_

@@ -1,6 +1,8 @@
 #include "storage/breaker.h"
 
+#include <cerrno>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -8,6 +10,7 @@
 
 #include "storage/memory/memory_store.h"
 #include "tests/support/fault_store.h"
+#include "tests/support/file_store_fixture.h"
 #include "tests/support/store_bytes.h"
 
 namespace hitide {
@@ -338,6 +341,166 @@ TEST_F(BreakerStoreTest, TooMuchMemoryInQuarantineStopsFurtherCalls) {
   EXPECT_EQ(check_object(*store_, "a", 130), StatusCode::ok);
   EXPECT_FALSE(store_->state().open) << "130 of 1000";
   EXPECT_TRUE(store_->unregister_memory(memory).ok());
+}
+
+// A disk that is read-only by now: what it holds is still worth reading.
+TEST_F(BreakerStoreTest, PutsThatFailDoNotKeepGetsAway) {
+  ASSERT_EQ(put_object(*store_, "k", bytes_of("k", 10)), StatusCode::ok);
+  faults_->add({.call = StoreCall::put, .code = StatusCode::unavailable});
+  for (int i = 0; i < 3; ++i) put_object(*store_, "j", bytes_of("j", 10));
+  EXPECT_TRUE(store_->state().open);
+  EXPECT_NE(store_->health().message().find("puts fail ("), std::string_view::npos);
+  faults_->clear_log();
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_EQ(put_object(*store_, "j", bytes_of("j", 10)), StatusCode::unavailable);
+    EXPECT_EQ(exists_object(*store_, "k"), StatusCode::ok);
+    EXPECT_EQ(check_object(*store_, "k", 10), StatusCode::ok);
+  }
+  EXPECT_EQ(faults_->log().size(), 40u) << "no put has reached it";
+  faults_->clear_faults();
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(put_object(*store_, "j", bytes_of("j", 10)), StatusCode::ok);
+  EXPECT_TRUE(store_->health().ok());
+}
+
+// A call that does not come back costs the one thread that made it, and nobody else any time.
+TEST_F(BreakerStoreTest, WhileACallHangsThereAreNoOthers) {
+  ASSERT_EQ(put_object(*store_, "k", bytes_of("k", 10)), StatusCode::ok);
+  faults_->hold(StoreCall::get, false);
+  const TimePoint deadline = clock_.now() + seconds(3);
+  std::jthread lost([&] {
+    StatusCode code = StatusCode::internal;
+    get_object(*store_, "k", 10, code, {.deadline = deadline});
+  });
+  ASSERT_TRUE(
+      faults_->wait_until_held(StoreCall::get, 1, SystemClock::instance().now() + seconds(20)));
+  EXPECT_EQ(exists_object(*store_, "k"), StatusCode::ok) << "it may still be in time";
+  clock_.advance(seconds(3) + kOptions.hang_slack);
+  EXPECT_NE(store_->health().message().find("does not return"), std::string_view::npos);
+  for (int i = 0; i < 30; ++i) {
+    EXPECT_EQ(exists_object(*store_, "k"), StatusCode::unavailable);
+    EXPECT_EQ(put_object(*store_, "j", bytes_of("j", 10)), StatusCode::unavailable);
+    clock_.advance(seconds(1));
+  }
+  faults_->release(StoreCall::get);
+  lost.join();
+  EXPECT_EQ(check_object(*store_, "k", 10), StatusCode::ok) << "it is the probe";
+  EXPECT_TRUE(store_->health().ok());
+  EXPECT_EQ(store_->stats().outages, 1u);
+}
+
+TEST_F(BreakerStoreTest, ACallWithoutADeadlineHangsAfterTheLimit) {
+  faults_->hold(StoreCall::put, false);
+  std::jthread lost([&] { put_object(*store_, "k", bytes_of("k", 10)); });
+  ASSERT_TRUE(
+      faults_->wait_until_held(StoreCall::put, 1, SystemClock::instance().now() + seconds(20)));
+  clock_.advance(kOptions.hang_limit - milliseconds(1));
+  EXPECT_TRUE(store_->health().ok());
+  clock_.advance(milliseconds(1));
+  EXPECT_FALSE(store_->health().ok());
+  EXPECT_EQ(exists_object(*store_, "k"), StatusCode::not_found) << "reads are not concerned";
+  faults_->release(StoreCall::put);
+}
+
+// What throws as the probe must not be the last probe.
+TEST_F(BreakerStoreTest, AStoreThatThrowsIsTriedAgain) {
+  class Thrower final : public ObjectStore {
+   public:
+    StoreCapabilities capabilities() const override { return {.name = "thrower"}; }
+    CallOutcome exists(std::span<const std::string_view>, std::span<ItemResult> out,
+                       const CallOptions&) override {
+      if (throws) throw std::runtime_error("planted");  // tidy: allow-throw plays a broken backend
+      for (ItemResult& result : out) result.code = StatusCode::ok;
+      return {};
+    }
+    CallOutcome get(std::span<const GetItem>, std::span<ItemResult>, const CallOptions&) override {
+      return {};
+    }
+    CallOutcome put(std::span<const PutItem>, std::span<ItemResult>, const CallOptions&) override {
+      return {};
+    }
+    CallOutcome remove(std::span<const std::string_view>, std::span<ItemResult>,
+                       const CallOptions&) override {
+      return {};
+    }
+    Status register_memory(const MemoryRegion&) override { return {}; }
+    Status unregister_memory(std::span<std::byte>) override { return {}; }
+    StoreStats stats() const override { return {}; }
+    Status close(TimePoint) override { return {}; }
+    bool throws = true;
+  };
+  auto owned = std::make_unique<Thrower>();
+  Thrower& thrower = *owned;
+  BreakerStore store(std::move(owned), kOptions, clock_);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(exists_object(store, "k"), StatusCode::internal);
+  EXPECT_TRUE(store.state().open);
+  EXPECT_NE(store.health().message().find("planted"), std::string_view::npos);
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(exists_object(store, "k"), StatusCode::internal);
+  thrower.throws = false;
+  clock_.advance(seconds(1));
+  EXPECT_EQ(exists_object(store, "k"), StatusCode::ok);
+  EXPECT_FALSE(store.state().open);
+}
+
+// ---- a file store on a dying disk ---------------------------------------------------------------
+
+class DyingDisk : public testing::Test {
+ protected:
+  void SetUp() override {
+    set_log_sink([](LogLevel, std::string_view) {});
+    FileStoreOptions options;
+    options.path = directory_ / "store";
+    options.bytes_max = 8u << 20;
+    options.disk_free_bytes_min = 0;
+    options.files = &files_;
+    auto file = FileStore::open(options);
+    ASSERT_TRUE(file.ok()) << file.status().to_string();
+    store_ = std::make_unique<BreakerStore>(std::move(*file), kOptions, clock_);
+    ASSERT_EQ(put_object(*store_, "k", bytes_of("k", 5000)), StatusCode::ok);
+  }
+  void TearDown() override { set_log_sink({}); }
+
+  FaultyFiles files_;
+  TempDirectory directory_;
+  ManualClock clock_;
+  std::unique_ptr<BreakerStore> store_;
+};
+
+TEST_F(DyingDisk, EioOnReadsIsSeenThroughAndServesAgainByItself) {
+  files_.read_error = EIO;
+  for (int i = 0; i < 3; ++i) EXPECT_NE(check_object(*store_, "k", 5000), StatusCode::ok);
+  EXPECT_FALSE(store_->health().ok());
+  EXPECT_EQ(exists_object(*store_, "k"), StatusCode::unavailable) << "nobody waits for it";
+  files_.read_error = 0;
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(check_object(*store_, "k", 5000), StatusCode::ok);
+  EXPECT_TRUE(store_->health().ok());
+}
+
+TEST_F(DyingDisk, EioOnWritesCostsWritesAlone) {
+  files_.write_error = EIO;
+  files_.write_errors = 1000;
+  for (int i = 0; i < 4; ++i) {
+    EXPECT_NE(put_object(*store_, "j", bytes_of("j", 5000)), StatusCode::ok);
+    EXPECT_EQ(check_object(*store_, "k", 5000), StatusCode::ok);
+  }
+  EXPECT_FALSE(store_->health().ok());
+  EXPECT_EQ(exists_object(*store_, "k"), StatusCode::ok);
+  files_.write_errors = 0;
+  clock_.advance(milliseconds(500));
+  EXPECT_EQ(put_object(*store_, "j", bytes_of("j", 5000)), StatusCode::ok);
+  EXPECT_TRUE(store_->health().ok());
+}
+
+TEST_F(DyingDisk, AFullDiskIsNoFailureOfTheStore) {
+  files_.write_error = ENOSPC;
+  files_.write_errors = 1000;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(put_object(*store_, "j", bytes_of("j", 5000)), StatusCode::resource_exhausted);
+  }
+  EXPECT_FALSE(store_->state().open);
+  EXPECT_EQ(check_object(*store_, "k", 5000), StatusCode::ok);
 }
 
 }  // namespace

@@ -65,13 +65,11 @@ Result<std::unique_ptr<ObjectStore>> open_null_store(const StorageOptions& optio
   return std::unique_ptr<ObjectStore>(std::make_unique<NullStore>());
 }
 
-// Behind a breaker: a store that is away costs no call any time.
 Result<std::unique_ptr<ObjectStore>> open_mooncake_store(const StorageOptions& options,
                                                          std::uint64_t ranks) {
   static_cast<void>(ranks);
   HITIDE_ASSIGN_OR_RETURN(auto store, MooncakeStore::open(options.mooncake));
-  return std::unique_ptr<ObjectStore>(
-      std::make_unique<BreakerStore>(std::move(store), BreakerOptions()));
+  return std::unique_ptr<ObjectStore>(std::move(store));
 }
 
 struct Backend {
@@ -101,6 +99,12 @@ std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t sto
   return std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost);
 }
 
+// A store that is away costs no call any time.
+std::unique_ptr<ObjectStore> guard_store(std::unique_ptr<ObjectStore> store,
+                                         const BreakerOptions& options) {
+  return std::make_unique<BreakerStore>(std::move(store), options);
+}
+
 std::string rank_directory(const std::string& path, const RankGeometry& ranks) {
   if (count_of(ranks) == 1 || path.empty()) return path;
   std::uint64_t rank = ranks.dp_rank;
@@ -115,7 +119,9 @@ Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& opt
   StorageOptions mine = options;
   mine.path = rank_directory(options.path, ranks);
   for (const Backend& backend : kBackends) {
-    if (options.backend == backend.name) return backend.open(mine, count_of(ranks));
+    if (options.backend != backend.name) continue;
+    HITIDE_ASSIGN_OR_RETURN(auto store, backend.open(mine, count_of(ranks)));
+    return guard_store(std::move(store), options.breaker);
   }
   return Status(StatusCode::invalid_argument,
                 fmt::format("there is no storage backend '{}': use one of {}", options.backend,

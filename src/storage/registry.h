@@ -14,12 +14,11 @@
 
 namespace hitide {
 
-// options.backend:
+// All of them behind a breaker (storage/breaker.h, options.breaker). options.backend:
 //   "file"      the embedded file store in options.path, which must be given (the default directory
 //               is the caller's business); created where it is missing
 //   "memory"    in this process's memory, gone with it; bytes_max 0 means 1 GiB
-//   "mooncake"  options.mooncake, behind a breaker (storage/breaker.h); a store that does not
-//               answer yet is opened all the same
+//   "mooncake"  options.mooncake; a store that does not answer yet is opened all the same
 //   "null"      takes everything and keeps nothing
 // bytes_max 0 means, for the file store, a tenth of the disk space that is free or taken by the
 // store itself, at most 64 GiB, shared by the ranks; otherwise each rank has that limit.
@@ -37,6 +36,10 @@ Result<std::unique_ptr<ObjectStore>> open_object_store(const StorageOptions& opt
 // The path itself for one rank; else its folder rank0, rank1, ..., counted with the tensor rank
 // fastest, then context-parallel, pipeline and data-parallel rank. One process writes a directory.
 std::string rank_directory(const std::string& path, const RankGeometry& ranks);
+
+// The same breaker for a store of the caller's. Never null.
+std::unique_ptr<ObjectStore> guard_store(std::unique_ptr<ObjectStore> store,
+                                         const BreakerOptions& options);
 
 // The names above.
 std::vector<std::string_view> storage_backends();
