@@ -65,7 +65,8 @@ struct PageStore::Batch {
   std::size_t size() const { return pages.size(); }
 };
 
-PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& clock)
+PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& clock,
+                     const FailedKeyLimits& failed_keys)
     : store_(store),
       clock_(clock),
       identity_(identity_digest(model)),
@@ -75,7 +76,8 @@ PageStore::PageStore(ObjectStore& store, const ModelSpec& model, const Clock& cl
       part_(part_of(model.ranks)),
       keys_(identity_, part_),
       batch_items_max_(std::max<std::size_t>(1, store.capabilities().batch_items_max)),
-      next_backup_id_(first_backup_id()) {}
+      next_backup_id_(first_backup_id()),
+      failed_keys_(failed_keys) {}
 
 bool PageStore::usable(const PageSlot& page) const {
   if (page.pool == 0 && !anchor_has_bytes()) return true;
@@ -230,6 +232,7 @@ CallOutcome PageStore::load_batch(const Batch& batch, const CallOptions& options
   CallOutcome outcome = guarded([&] { return store_.get(items, results, options); });
   for (std::size_t i = 0; i < items.size(); ++i) {
     *batch.out[i] = judge_load(*batch.pages[i], results[i], batch.object_keys[i], damaged);
+    failed_keys_.failed(batch.object_keys[i], *batch.out[i], clock_.now());
   }
   return outcome;
 }
@@ -299,6 +302,7 @@ CallOutcome PageStore::load_markers(std::span<const Placed> markers,
   for (std::size_t i = 0; i < items.size(); ++i) {
     *markers[i].out =
         judge_marker(markers[i].page.key, buffers[i], results[i], object_keys[i], damaged);
+    failed_keys_.failed(object_keys[i], *markers[i].out, clock_.now());
   }
   return outcome;
 }
@@ -345,8 +349,10 @@ void PageStore::remove_damaged(std::span<const std::string> object_keys,
   const TimePoint quick_end = SystemClock::instance().now() + kRemovalTimeMax;
   const CallOptions quick{.deadline = std::min(options.deadline, quick_end)};
   guarded([&] { return store_.remove(chosen, results, quick); }).status.ignore();
-  for (const ItemResult& result : results) {
-    if (result.code == StatusCode::ok) cells_.removals.add();
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    if (results[i].code != StatusCode::ok) continue;
+    cells_.removals.add();
+    failed_keys_.forget(chosen[i]);
   }
 }
 
@@ -453,8 +459,10 @@ void PageStore::judge_put(std::string_view object_key, const ItemResult& result,
   if (out == StatusCode::already_exists) {
     // Somebody else was quicker; the key says that the content is the same.
     present.add();
+    failed_keys_.forget(object_key);
     out = StatusCode::ok;
   } else if (out == StatusCode::ok) {
+    failed_keys_.forget(object_key);
     written.add();
   } else {
     count_failure(out);

@@ -43,6 +43,7 @@
 #include "spec/layout.h"
 #include "storage/absent_keys.h"
 #include "storage/envelope.h"
+#include "storage/failed_keys.h"
 #include "storage/key_schema.h"
 
 namespace hitide {
@@ -103,13 +104,14 @@ struct PageStoreStats {
 class PageStore {
  public:
   // `store` must outlive this object. Requires validate(model).ok(). clock: for the limits on
-  // removals.
+  // removals and for how long a failure is remembered.
   PageStore(ObjectStore& store, const ModelSpec& model,
-            const Clock& clock = SystemClock::instance());
+            const Clock& clock = SystemClock::instance(), const FailedKeyLimits& failed_keys = {});
 
   // The leading run of the anchor's pages, then each required side pool by its hit policy: for
   // every prefix of `keys` whether it can be restored. Optional pools have no say and are not asked
   // for. One existence call that touches every required object. What is not known counts as absent.
+  // Objects that could not be loaded lately answer so again, unasked (FailedKeys).
   // A model without any required pool with bytes holds nothing here. first_page: where keys[0]
   // stands in the prompt; a trailing window that reaches back behind it is not taken for granted.
   CallOutcome exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
@@ -151,6 +153,8 @@ class PageStore {
   Status unregister_memory(std::span<std::byte> bytes) { return store_.unregister_memory(bytes); }
 
   PageStoreStats stats() const;
+  // Objects that are not asked for now, as they could not be loaded.
+  std::size_t failed_keys() { return failed_keys_.size(clock_.now()); }
   const KeySchema& keys() const { return keys_; }
   std::span<const PoolSpec> pools() const { return pools_; }
   bool anchor_has_bytes() const { return has_bytes(pools_.front()); }
@@ -211,6 +215,9 @@ class PageStore {
   CallOutcome put_missing(const Batch& batch, std::span<const std::size_t> missing,
                           const CallOptions& options);
 
+  CallOutcome ask_unless_failed(std::span<const std::string> object_keys, std::span<ItemResult> out,
+                                const CallOptions& options);
+
   // page_store_group.cc: the commit.
   CallOutcome commit_sorted(const Sorted& sorted, const CallOptions& options);
   void add_questions(const Placed& anchor, const Sorted& sorted,
@@ -236,6 +243,7 @@ class PageStore {
   std::atomic<std::uint64_t> next_backup_id_;
   Cells cells_;
   AbsentKeys absent_;
+  FailedKeys failed_keys_;
 
   std::mutex removal_mutex_;
   std::unordered_map<std::string, TimePoint> removed_;  // guarded by removal_mutex_

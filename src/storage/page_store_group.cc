@@ -46,6 +46,36 @@ std::uint32_t PrefixStops::longest() const {
 
 // ---- exists -------------------------------------------------------------------------------------
 
+// One call for all keys but those that could not be loaded lately, which answer so again.
+CallOutcome PageStore::ask_unless_failed(std::span<const std::string> object_keys,
+                                         std::span<ItemResult> out, const CallOptions& options) {
+  TimePoint now = clock_.now();
+  std::vector<std::string_view> questions;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < object_keys.size(); ++i) {
+    if (const std::optional<StatusCode> code = failed_keys_.why(object_keys[i], now)) {
+      out[i] = {.code = *code};
+    } else {
+      questions.push_back(object_keys[i]);
+      places.push_back(i);
+    }
+  }
+  std::vector<ItemResult> results(questions.size());
+  CallOutcome outcome = ask(questions, results, options);
+  now = clock_.now();
+  for (std::size_t at = 0; at < results.size(); ++at) {
+    out[places[at]] = results[at];
+    if (results[at].code == StatusCode::ok) {
+      failed_keys_.seen(questions[at], now);
+    } else if (results[at].code == StatusCode::not_found) {
+      absent_.insert(questions[at], now);
+    } else {
+      count_failure(results[at].code);
+    }
+  }
+  return outcome;
+}
+
 CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops& out,
                                      const CallOptions& options, std::uint32_t first_page) {
   const bool unmarked = !anchor_has_bytes() && !has_markers();
@@ -61,15 +91,7 @@ CallOutcome PageStore::exists_prefix(std::span<const PageKey> keys, PrefixStops&
     }
   }
   std::vector<ItemResult> results(object_keys.size());
-  CallOutcome outcome = ask(views(object_keys), results, options);
-  const TimePoint now = clock_.now();
-  for (std::size_t i = 0; i < results.size(); ++i) {
-    if (results[i].code == StatusCode::not_found) {
-      absent_.insert(object_keys[i], now);
-    } else if (results[i].code != StatusCode::ok) {
-      count_failure(results[i].code);
-    }
-  }
+  CallOutcome outcome = ask_unless_failed(object_keys, results, options);
   for (std::size_t at = 0; at < asked_.size(); ++at) {
     const auto answers = std::span(results).subspan(at * keys.size(), keys.size());
     const bool is_anchor = asked_[at] == 0;

@@ -329,6 +329,49 @@ TEST_F(PageStoreTest, LossBetweenExistsAndGetIsAMiss) {
 }
 
 // The right key, but somebody put another page's bytes there.
+// A store that says that it holds a page, and never gives it.
+TEST_F(PageStoreTest, APageThatCannotBeLoadedIsNotAskedForAgainAtOnce) {
+  ASSERT_EQ(store(0, 4), Codes(4, kOk));
+  ASSERT_EQ(exists(0, 4), Codes(4, kOk));
+  faults_.add({.call = StoreCall::get, .code = kMiss, .key_part = object_key(1)});
+  faults_.add(
+      {.call = StoreCall::get, .code = StatusCode::deadline_exceeded, .key_part = object_key(2)});
+  EXPECT_EQ(load(0, 4), (Codes{kOk, kMiss, StatusCode::deadline_exceeded, kOk}));
+  faults_.clear_log();
+  EXPECT_EQ(exists(0, 4), (Codes{kOk, kMiss, kMiss, kMiss})) << "a prefix ends before it";
+  ASSERT_EQ(calls(StoreCall::exists), 1u);
+  EXPECT_EQ(faults_.log()[0].keys, (std::vector<std::string>{object_key(0), object_key(3)}));
+  EXPECT_EQ(pages_->failed_keys(), 2u);
+  clock_.advance(std::chrono::seconds(30));
+  EXPECT_EQ(exists(0, 4), Codes(4, kOk));
+  EXPECT_EQ(pages_->failed_keys(), 0u);
+}
+
+TEST_F(PageStoreTest, APageThatIsStoredAnewIsAskedForAgain) {
+  ASSERT_EQ(store(0, 1), Codes(1, kOk));
+  faults_.add(
+      {.call = StoreCall::get, .kind = StoreFault::Kind::flipped_bit, .times = 1, .bit = 9000});
+  faults_.add({.call = StoreCall::remove, .times = 1});
+  ASSERT_EQ(load(0, 1), Codes(1, StatusCode::data_loss));
+  EXPECT_EQ(exists(0, 1), Codes(1, StatusCode::data_loss)) << "it could not be removed";
+  EXPECT_EQ(calls(StoreCall::exists), 1u) << "of the first store";
+  ASSERT_EQ(remove_object(faults_, object_key(0)), kOk);
+  ASSERT_EQ(store(0, 1), Codes(1, kOk));
+  EXPECT_EQ(exists(0, 1), Codes(1, kOk));
+  EXPECT_EQ(load(0, 1), Codes(1, kOk));
+}
+
+TEST_F(PageStoreTest, APlainMissIsAskedForEveryTime) {
+  EXPECT_EQ(exists(0, 1), Codes(1, kMiss));
+  EXPECT_EQ(load(0, 1), Codes(1, kMiss));
+  EXPECT_EQ(pages_->failed_keys(), 0u);
+  Slots source = slots(0, 1);
+  PageStore other(faults_, model_, clock_);
+  Codes codes(1, StatusCode::internal);
+  other.store(source.pages, codes, {}).status.ignore();
+  EXPECT_EQ(exists(0, 1), Codes(1, kOk)) << "another process has stored it meanwhile";
+}
+
 TEST_F(PageStoreTest, SwappedObjectsAreMisses) {
   ASSERT_EQ(store(0, 1), Codes(1, kOk));
   StatusCode code = kOk;
@@ -360,7 +403,7 @@ TEST_F(PageStoreTest, NewerEnvelopesAreMissesAndStay) {
   ASSERT_EQ(put_object(faults_, object_key(0), object), kOk);
   EXPECT_EQ(load(0, 1), Codes(1, StatusCode::data_loss));
   EXPECT_EQ(failures(EnvelopeFault::newer_version), 1u);
-  EXPECT_EQ(exists(0, 1), Codes(1, kOk));
+  EXPECT_EQ(exists_object(faults_, object_key(0)), kOk);
 }
 
 TEST_F(PageStoreTest, OneKeyIsNotRemovedTwiceWithinAMinute) {
