@@ -143,6 +143,7 @@ void CacheCore::issue_reads(Prefetch& prefetch, TimePoint now, Plan& plan) {
     // The batches before it go first.
     read.deadline = now + storage_call_limit((first + batch) * config_.page_bytes);
     begin_operations(Tier::host, operation.host_pages);
+    read.waited = !prefetch.goes_on_alone;
     ++prefetch.operations;
     plan.ops.emplace_back(std::move(read));
   }

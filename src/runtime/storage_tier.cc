@@ -73,7 +73,11 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks, boo
                               {.staging_allowed = options_.storage.staging});
     return;
   }
-  page_store_ = std::make_unique<PageStore>(*opened_.store, model);
+  page_store_ =
+      std::make_unique<PageStore>(*opened_.store, model, SystemClock::instance(),
+                                  FailedKeyLimits{.keys_max = options_.storage.failed_keys_max,
+                                                  .pause = options_.storage.failed_key_pause,
+                                                  .counters = counters_.failed_keys});
   if (opened_.client.kind == ClientKind::local) {
     attach();
   } else {
@@ -165,6 +169,10 @@ Status StorageTier::start_lanes(std::unique_ptr<TransferEngine>& lanes) {
   options.threads = options_.storage.threads;
   options.batch_pages = options_.policy.storage_batch_pages;
   options.cells = counters_.lanes;
+  options.write_queue_max = options_.storage.backup_queue_max;
+  // Pages that wait to be stored cannot be evicted: half of the pool is left for all else.
+  options.write_pages_max = std::max<std::uint64_t>(1, pool_->page_count() / 2);
+  options.second_touch = options_.storage.second_touch;
   auto started = TransferEngine::start(*page_store_, *pool_, options, hooks_.on_completion);
   if (started.ok()) {
     lanes = std::move(started).value();
@@ -205,6 +213,14 @@ void StorageTier::write_metrics(MetricsText& text) const {
   if (registry_) registry_->write_metrics(text);
   const std::lock_guard lock(mutex_);
   if (lanes_) lanes_->write_metrics(text);
+  if (!page_store_) return;
+  const auto number = [](const Counter& counter) { return static_cast<double>(counter.value()); };
+  text.gauge("hitide_failed_keys", "Pages that are not asked for now, as they could not be loaded",
+             static_cast<double>(page_store_->failed_keys()));
+  text.counter("hitide_failed_keys_noted_total", "Times that a page became one of them",
+               number(counters_.failed_keys->noted));
+  text.counter("hitide_failed_keys_spared_total", "Questions that were not asked for their sake",
+               number(counters_.failed_keys->spared));
 }
 
 Result<std::uint64_t> StorageTier::clear(TimePoint deadline) {

@@ -43,6 +43,7 @@ namespace hitide {
 struct StorageCounters {
   std::shared_ptr<TransferCells> lanes = std::make_shared<TransferCells>();
   std::shared_ptr<RegistrationCounters> registration = std::make_shared<RegistrationCounters>();
+  std::shared_ptr<FailedKeyCounters> failed_keys = std::make_shared<FailedKeyCounters>();
 };
 
 class StorageTier {

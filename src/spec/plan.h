@@ -58,6 +58,7 @@ struct StorageReadOp {
   std::vector<PageId> host_pages;  // one per key, of the anchor
   TimePoint deadline = kNoDeadline;
   std::vector<SidePages> sides = {};
+  bool waited = true;  // by a request; else it gives way to those that are
 };
 
 struct StorageWriteOp {

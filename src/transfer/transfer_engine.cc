@@ -67,10 +67,11 @@ TransferEngine::~TransferEngine() { stop(clock_.now()).ignore(); }
 Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
     PageStore& store, const std::vector<const HostPool*>& pools, const TransferOptions& options,
     std::function<void(Completion)> on_completion, const Clock& clock) {
-  if (options.threads == 0 || options.queue_max == 0 || options.batch_pages == 0 ||
+  if (options.threads == 0 || options.write_queue_max == 0 || options.batch_pages == 0 ||
       options.call_time_max <= Duration::zero()) {
-    return Status(StatusCode::invalid_argument,
-                  "transfer: threads, queue_max, batch_pages and call_time_max must not be 0");
+    return Status(
+        StatusCode::invalid_argument,
+        "transfer: threads, write_queue_max, batch_pages and call_time_max must not be 0");
   }
   const bool has_anchor = !pools.empty() && pools.front() != nullptr;
   if (pools.size() > store.pools().size() || has_anchor != store.anchor_has_bytes()) {
@@ -134,10 +135,10 @@ void TransferEngine::enqueue(TransferLane lane, Job job) {
     const std::lock_guard lock(mutex_);
     if (stopping_) {
       refusal = StatusCode::cancelled;
-    } else if (queue(lane).size() >= options_.queue_max) {
+    } else if (!has_room(lane, job)) {
       refusal = StatusCode::resource_exhausted;
     } else {
-      queue(lane).push_back(std::move(job));
+      push(lane, std::move(job));
     }
   }
   if (refusal == StatusCode::ok) {
@@ -147,6 +148,25 @@ void TransferEngine::enqueue(TransferLane lane, Job job) {
   if (refusal == StatusCode::cancelled) cells(lane).cancelled.add();
   if (refusal == StatusCode::resource_exhausted) cells(lane).rejected.add();
   refuse(lane, std::move(job.answer), refusal);
+}
+
+bool TransferEngine::has_room(TransferLane lane, const Job& job) const {
+  if (lane != TransferLane::write) return true;
+  const std::uint64_t pages = waiting_write_pages_ + job.answer.pages.size();
+  // One alone has room, however large it is.
+  const bool pages_fit =
+      options_.write_pages_max == 0 || queue(lane).empty() || pages <= options_.write_pages_max;
+  return queue(lane).size() < options_.write_queue_max && pages_fit;
+}
+
+void TransferEngine::push(TransferLane lane, Job job) {
+  std::deque<Job>& jobs = queue(lane);
+  if (lane == TransferLane::write) waiting_write_pages_ += job.answer.pages.size();
+  auto place = jobs.end();
+  if (lane == TransferLane::read && std::get<StorageReadOp>(job.op).waited) {
+    while (place != jobs.begin() && !std::get<StorageReadOp>(std::prev(place)->op).waited) --place;
+  }
+  jobs.insert(place, std::move(job));
 }
 
 void TransferEngine::cancel(OpId id) {
@@ -162,6 +182,7 @@ void TransferEngine::cancel(OpId id) {
       found = std::move(*job);
       lane = candidate;
       jobs.erase(job);
+      if (lane == TransferLane::write) waiting_write_pages_ -= found->answer.pages.size();
       break;
     }
     for (Running* running : running_) {
@@ -218,6 +239,7 @@ Status TransferEngine::stop(TimePoint deadline) {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
     left.swap(queues_);
+    waiting_write_pages_ = 0;
   }
   work_.notify_all();
   for (const TransferLane lane : kLanes) {
@@ -242,14 +264,35 @@ void TransferEngine::run_thread(bool queries) {
   Job job;
   Running running;
   while (take(queries, job, running)) {
-    carry_out(job, running);
+    if (carry_out(job, running)) {
+      leave(running);
+      continue;
+    }
+    bool stopped = false;
+    {
+      const std::lock_guard lock(mutex_);
+      stopped = stopping_ || running.cancelled;
+      if (!stopped) {
+        waiting_write_pages_ += job.answer.pages.size();
+        queue(running.lane).push_front(std::move(job));
+      }
+    }
+    if (stopped) {
+      cells(running.lane).cancelled.add();
+      give_up(job, job.done, StatusCode::cancelled);
+      answer(running.lane, std::move(job.answer));
+    }
     leave(running);
   }
 }
 
 bool TransferEngine::take(bool queries, Job& job, Running& running) {
   std::unique_lock lock(mutex_);
-  work_.wait(lock, [this, queries] { return stopping_ || next_lane(queries).has_value(); });
+  if (queries) {
+    while (!stopping_ && !next_lane(queries).has_value()) expire_or_wait(lock);
+  } else {
+    work_.wait(lock, [this] { return stopping_ || next_lane(false).has_value(); });
+  }
   if (stopping_) return false;
   const TransferLane lane = *next_lane(queries);
   job = std::move(queue(lane).front());
@@ -261,6 +304,12 @@ bool TransferEngine::take(bool queries, Job& job, Running& running) {
   }
   running = Running{job.answer.id, lane, false};
   running_.push_back(&running);
+  if (lane == TransferLane::write) {
+    waiting_write_pages_ -= job.answer.pages.size();
+    const auto& keys = std::get<StorageWriteOp>(job.op).keys;
+    running.keys.assign(keys.begin(), keys.end());
+    written_.insert(keys.begin(), keys.end());
+  }
   return true;
 }
 
@@ -269,13 +318,54 @@ std::optional<TransferLane> TransferEngine::next_lane(bool queries) const {
     if (queue(TransferLane::query).empty()) return std::nullopt;
     return TransferLane::query;
   }
-  const std::uint32_t writes_max = std::max(options_.threads - 1, 1u);
   const bool reads = !queue(TransferLane::read).empty();
-  const bool writes =
-      !queue(TransferLane::write).empty() && running_count(TransferLane::write) < writes_max;
+  const bool writes = next_write_may_run();
   if (writes && (!reads || reads_in_a_row_ >= kReadsInARow)) return TransferLane::write;
   if (reads) return TransferLane::read;
   return std::nullopt;
+}
+
+bool TransferEngine::next_write_may_run() const {
+  const std::uint32_t writes_max = std::max(options_.threads - 1, 1u);
+  if (queue(TransferLane::write).empty() || running_count(TransferLane::write) >= writes_max) {
+    return false;
+  }
+  const auto& keys = std::get<StorageWriteOp>(queue(TransferLane::write).front().op).keys;
+  return written_.empty() || std::none_of(keys.begin(), keys.end(), [this](const PageKey& key) {
+           return written_.contains(key);
+         });
+}
+
+void TransferEngine::expire_or_wait(std::unique_lock<std::mutex>& lock) {
+  std::deque<Job>& reads = queue(TransferLane::read);
+  const TimePoint now = clock_.now();
+  TimePoint next = kNoDeadline;
+  std::vector<Job> expired;
+  for (auto job = reads.begin(); job != reads.end();) {
+    const TimePoint deadline = deadline_of(*job);
+    if (deadline <= now) {
+      expired.push_back(std::move(*job));
+      job = reads.erase(job);
+    } else {
+      next = std::min(next, deadline);
+      ++job;
+    }
+  }
+  if (expired.empty()) {
+    if (next == kNoDeadline) {
+      work_.wait(lock);
+    } else {
+      work_.wait_for(lock, next - now);
+    }
+    return;
+  }
+  lock.unlock();
+  for (Job& job : expired) {
+    cells(TransferLane::read).expired.add();
+    refuse(TransferLane::read, std::move(job.answer), StatusCode::deadline_exceeded);
+  }
+  idle_.notify_all();
+  lock.lock();
 }
 
 bool TransferEngine::interrupted(const Running& running) const {
@@ -287,6 +377,7 @@ void TransferEngine::leave(const Running& running) {
   {
     const std::lock_guard lock(mutex_);
     running_.erase(std::find(running_.begin(), running_.end(), &running));
+    for (const PageKey& key : running.keys) written_.erase(key);
   }
   idle_.notify_all();
   work_.notify_all();  // a write that waited for its share of the threads may start now
@@ -337,6 +428,8 @@ LaneStats TransferEngine::stats(TransferLane lane) const {
   stats.cancelled = cell.cancelled.value();
   stats.exceptions = cell.exceptions.value();
   stats.unknown_pools = cell.unknown_pools.value();
+  stats.not_admitted = cell.not_admitted.value();
+  stats.gave_way = cell.gave_way.value();
   const std::lock_guard lock(mutex_);
   stats.waiting = static_cast<std::uint32_t>(queue(lane).size());
   stats.running = running_count(lane);
@@ -356,12 +449,17 @@ void TransferEngine::write_metrics(MetricsText& text) const {
       {"hitide_transfer_pages_total", "Pages or keys answered.", &LaneStats::pages},
       {"hitide_transfer_pages_ok_total", "Pages or keys answered with ok.", &LaneStats::pages_ok},
       {"hitide_transfer_bytes_total", "Bytes of the pages moved.", &LaneStats::bytes},
-      {"hitide_transfer_rejected_total", "Operations refused, lane full.", &LaneStats::rejected},
+      {"hitide_transfer_rejected_total", "Backups dropped, as too many waited.",
+       &LaneStats::rejected},
       {"hitide_transfer_expired_total", "Operations cut by their deadline.", &LaneStats::expired},
       {"hitide_transfer_cancelled_total", "Operations taken back.", &LaneStats::cancelled},
       {"hitide_transfer_exceptions_total", "Operations that threw.", &LaneStats::exceptions},
       {"hitide_transfer_unknown_pools_total", "Transfers of pools that are not registered.",
        &LaneStats::unknown_pools},
+      {"hitide_transfer_not_admitted_total",
+       "Pages offered for storage the first time, not stored.", &LaneStats::not_admitted},
+      {"hitide_transfer_gave_way_total", "Times that a backup made way for reads.",
+       &LaneStats::gave_way},
   };
   std::array<LaneStats, kTransferLaneCount> stats;
   for (const TransferLane lane : kLanes) {

@@ -5,17 +5,24 @@
 //           +-> lane write --+--> options.threads threads -+
 //
 // Queries have a thread of their own, so that no data call delays one. Data threads take reads
-// before writes, but after kReadsInARow reads a waiting write gets its turn; where there are
-// several data threads, one of them is always left for reads.
+// before writes, and of reads those first that a request waits for; after kReadsInARow reads a
+// waiting write gets its turn. Where there are several data threads, one of them is always left for
+// reads; where there is one, a write makes way for reads between two calls.
+//
+// Back-pressure: reads and queries are bounded by who submits them, and are always taken. Writes
+// are taken up to write_queue_max operations and write_pages_max pages; further ones are refused,
+// and are for the submitter to offer again. Two writes that share a key never run at the same time,
+// so that the second finds the object there. With second_touch a page is written when it is offered
+// a second time.
 //
 // Pages of side pools travel with those of the anchor, part by part of the operation. A write with
 // a logical anchor moves all of its side pages first and then commits: one existence call and one
 // put of markers, however many pages it has.
 //
 // Every submitted operation is answered by exactly one completion, with one code per page or key:
-// whatever the store does, when the lane is full (resource_exhausted, at once), when the deadline
-// has passed before it starts (deadline_exceeded, no I/O), when it is taken back (cancelled), and
-// when the engine is stopped (cancelled).
+// whatever the store does, when there is no room for a write (resource_exhausted, at once), when
+// the deadline has passed before it starts (deadline_exceeded, no I/O; also while calls of the
+// store hang), when it is taken back (cancelled), and when the engine is stopped (cancelled).
 //
 // on_completion is called from lane threads, and inside submit() and cancel() for operations that
 // never started. It must not block, must not call back into the engine, and runs under no lock.
@@ -35,6 +42,7 @@
 #include <span>
 #include <string>
 #include <thread>
+#include <unordered_set>
 #include <variant>
 #include <vector>
 
@@ -46,6 +54,7 @@
 #include "pool/host_pool.h"
 #include "spec/plan.h"
 #include "storage/page_store.h"
+#include "transfer/second_touch.h"
 
 namespace hitide {
 
@@ -54,17 +63,19 @@ namespace hitide {
 struct TransferCells {
   struct Lane {
     Counter operations, pages, pages_ok, bytes, rejected, expired, cancelled, exceptions;
-    Counter unknown_pools;
+    Counter unknown_pools, not_admitted, gave_way;
     Histogram seconds{kSecondsBounds};
   };
   std::array<Lane, 3> lanes;  // by TransferLane
 };
 
 struct TransferOptions {
-  std::uint32_t threads = 2;       // data threads, >= 1
-  std::uint32_t queue_max = 1024;  // operations that wait in one lane, >= 1
-  std::uint32_t batch_pages = 32;  // pages per call to the store, >= 1; between two calls the
-                                   // deadline, cancel() and stop() are looked at
+  std::uint32_t threads = 2;             // data threads, >= 1
+  std::uint32_t write_queue_max = 1024;  // writes that wait, >= 1
+  std::uint64_t write_pages_max = 0;     // pages of the writes that wait; 0: any number
+  bool second_touch = false;             // write a page when it is offered a second time
+  std::uint32_t batch_pages = 32;        // pages per call to the store, >= 1; between two calls the
+                                         // deadline, cancel() and stop() are looked at
   Duration call_time_max = std::chrono::seconds(30);  // of one call to the store
   std::shared_ptr<TransferCells> cells = nullptr;     // counted on; null: from 0
 };
@@ -79,11 +90,13 @@ struct LaneStats {
   std::uint64_t pages = 0;       // answered
   std::uint64_t pages_ok = 0;
   std::uint64_t bytes = 0;          // of the objects that were moved, or found present on a write
-  std::uint64_t rejected = 0;       // operations: the lane was full
+  std::uint64_t rejected = 0;       // operations: no room for another write
   std::uint64_t expired = 0;        // operations: some page was not tried, the deadline had passed
   std::uint64_t cancelled = 0;      // operations: taken back, or left over at stop()
   std::uint64_t exceptions = 0;     // operations: something was thrown, and became internal
   std::uint64_t unknown_pools = 0;  // transfers that named a pool which is not registered here
+  std::uint64_t not_admitted = 0;   // pages that were offered for the first time
+  std::uint64_t gave_way = 0;       // times that a write made way for reads
   std::uint32_t waiting = 0;        // operations in the lane now
   std::uint32_t running = 0;
 };
@@ -143,12 +156,17 @@ class TransferEngine {
  private:
   struct Job {
     std::variant<StorageQueryOp, StorageReadOp, StorageWriteOp> op;
-    Completion answer;  // one code per page from the start, so that answering needs no memory
+    Completion answer;     // one code per page from the start, so that answering needs no memory
+    std::size_t done = 0;  // leading pages whose call has returned
+    // Of a write: pages that are not to be moved any more, as they have their answer. Empty: none.
+    std::vector<bool> answered = {};
+    bool admitted = false;  // that has been looked at
   };
   struct Running {  // on the stack of the thread that carries the operation out
     OpId id = 0;
     TransferLane lane = TransferLane::query;
-    bool cancelled = false;  // guarded by mutex_
+    bool cancelled = false;          // guarded by mutex_
+    std::vector<PageKey> keys = {};  // of a write
   };
   struct Part;  // consecutive pages of an operation, of all its pools
   using Cells = TransferCells::Lane;
@@ -158,13 +176,22 @@ class TransferEngine {
                  const Clock& clock);
   Status start_threads();
   void enqueue(TransferLane lane, Job job);
+  bool has_room(TransferLane lane, const Job& job) const;
+  void push(TransferLane lane, Job job);
   void run_thread(bool queries);
   // Waits for an operation and enters it into running_. False: stopping.
   bool take(bool queries, Job& job, Running& running);
   std::optional<TransferLane> next_lane(bool queries) const;
-  void carry_out(Job& job, const Running& running);
-  // done: pages whose call has returned.
-  void move_pages(Job& job, const Running& running, std::size_t& done);
+  bool next_write_may_run() const;
+  // Answers reads whose time is up while they wait: the data threads may be busy with calls that
+  // hang. Then waits until one is, or something has changed.
+  void expire_or_wait(std::unique_lock<std::mutex>& lock);
+  // False: it gave way, and waits again.
+  bool carry_out(Job& job, const Running& running);
+  bool gives_way(const Running& running);
+  void admit_pages(Job& job, TransferLane lane);
+  // Moves what is left, one call at least. False: it gives way.
+  bool move_pages(Job& job, const Running& running);
   void refuse_unknown_pools(Job& job, TransferLane lane);
   // What stands in the way of another call to the store now, or ok.
   StatusCode in_the_way(const Job& job, const Running& running);
@@ -211,6 +238,9 @@ class TransferEngine {
   std::condition_variable idle_;                            // an operation has ended
   std::array<std::deque<Job>, kTransferLaneCount> queues_;  // guarded by mutex_
   std::vector<Running*> running_;                           // guarded by mutex_
+  std::unordered_set<PageKey> written_;                     // guarded by mutex_; of running writes
+  std::uint64_t waiting_write_pages_ = 0;                   // guarded by mutex_
+  SecondTouch touched_;                                     // synchronises itself
   int reads_in_a_row_ = 0;                                  // guarded by mutex_
   bool stopping_ = false;                                   // guarded by mutex_
 

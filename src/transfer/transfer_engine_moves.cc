@@ -63,14 +63,18 @@ TransferEngine::Part::Part(const TransferEngine& engine, Job& job, std::size_t f
   }
 }
 
-void TransferEngine::carry_out(Job& job, const Running& running) {
+bool TransferEngine::carry_out(Job& job, const Running& running) {
   const TimePoint started = clock_.now();
-  std::size_t done = 0;
   try {
     refuse_unknown_pools(job, running.lane);
-    move_pages(job, running, done);
+    admit_pages(job, running.lane);
+    if (!move_pages(job, running)) {
+      cells(running.lane).gave_way.add();
+      cells(running.lane).seconds.observe(to_seconds(clock_.now() - started));
+      return false;
+    }
   } catch (...) {  // whatever the call that threw has said of its pages is worth nothing
-    give_up(job, done, StatusCode::internal);
+    give_up(job, job.done, StatusCode::internal);
     cells(running.lane).exceptions.add();
     log_limited(LogLevel::error, "transfer_exception", kTransferLogInterval,
                 {{"lane", to_string(running.lane)}, {"op", running.id}});
@@ -78,6 +82,33 @@ void TransferEngine::carry_out(Job& job, const Running& running) {
   if (running.lane == TransferLane::read || !store_.anchor_has_bytes()) shorten_by_required(job);
   cells(running.lane).seconds.observe(to_seconds(clock_.now() - started));
   answer(running.lane, std::move(job.answer));
+  return true;
+}
+
+// Where one thread does everything: a backup of many pages lets those through that wait for a read.
+bool TransferEngine::gives_way(const Running& running) {
+  if (options_.threads > 1 || running.lane != TransferLane::write) return false;
+  const std::lock_guard lock(mutex_);
+  return !stopping_ && !running.cancelled && !queue(TransferLane::read).empty();
+}
+
+void TransferEngine::admit_pages(Job& job, TransferLane lane) {
+  if (!options_.second_touch || lane != TransferLane::write || job.admitted) return;
+  job.admitted = true;
+  const StorageWriteOp& write = std::get<StorageWriteOp>(job.op);
+  job.answered.assign(write.keys.size(), false);
+  for (std::size_t page = 0; page < write.keys.size(); ++page) {
+    if (touched_.again(write.keys[page])) continue;
+    job.answered[page] = true;
+    job.answer.pages[page] = StatusCode::cancelled;
+    for (std::size_t i = 0; i < write.sides.size(); ++i) {
+      const std::size_t first = write.sides[i].first;
+      if (page >= first && page - first < job.answer.sides[i].size()) {
+        job.answer.sides[i][page - first] = StatusCode::cancelled;
+      }
+    }
+    cells(lane).not_admitted.add();
+  }
 }
 
 // A transfer for a pool that is not registered is never skipped and never true.
@@ -99,7 +130,7 @@ void TransferEngine::refuse_unknown_pools(Job& job, TransferLane lane) {
   }
 }
 
-void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& done) {
+bool TransferEngine::move_pages(Job& job, const Running& running) {
   const std::size_t pages = job.answer.pages.size();
   // A query goes in one call: it holds no buffers meanwhile.
   const std::size_t step = running.lane == TransferLane::query ? pages : options_.batch_pages;
@@ -108,18 +139,31 @@ void TransferEngine::move_pages(Job& job, const Running& running, std::size_t& d
     rest = in_the_way(job, running);
     if (rest == StatusCode::ok) rest = load_markers(job);
   }
-  while (done < pages && rest == StatusCode::ok) {
+  const auto is_answered = [&job](std::size_t page) {
+    return !job.answered.empty() && job.answered[page];
+  };
+  bool called = false;
+  while (job.done < pages && rest == StatusCode::ok) {
+    if (is_answered(job.done)) {
+      ++job.done;
+      continue;
+    }
     rest = in_the_way(job, running);
     if (rest != StatusCode::ok) break;
-    const std::size_t count = std::min(step, pages - done);
-    rest = running.lane == TransferLane::query ? query(job) : move_part(job, done, count);
-    done += count;
+    if (called && gives_way(running)) return false;
+    std::size_t count = 1;
+    const std::size_t most = std::min(step, pages - job.done);
+    while (count < most && !is_answered(job.done + count)) ++count;
+    rest = running.lane == TransferLane::query ? query(job) : move_part(job, job.done, count);
+    job.done += count;
+    called = true;
   }
   if (rest == StatusCode::ok && commits_at_end(job) && pages > 0) {
     rest = in_the_way(job, running);
     if (rest == StatusCode::ok) commit(job);
   }
-  if (rest != StatusCode::ok) give_up(job, done, rest);
+  if (rest != StatusCode::ok) give_up(job, job.done, rest);
+  return true;
 }
 
 TimePoint TransferEngine::deadline_of(const Job& job) const {

@@ -195,6 +195,10 @@ class TransferEngineTest : public testing::Test {
                                   .host_pages = pages(page, count),
                                   .deadline = deadline});
   }
+  void read_unwaited(OpId id, std::uint64_t first_key) {
+    engine_->submit(StorageReadOp{
+        .id = id, .keys = keys(first_key, 1), .host_pages = pages(32, 1), .waited = false});
+  }
   void query(OpId id, std::uint64_t first_key, std::size_t count = 1,
              TimePoint deadline = kNoDeadline) {
     engine_->submit(StorageQueryOp{.id = id, .keys = keys(first_key, count), .deadline = deadline});
@@ -248,7 +252,7 @@ TEST_F(TransferEngineTest, WhatIsWrittenIsFoundAndReadBack) {
 
 TEST_F(TransferEngineTest, RefusesWrongOptionsAndWrongOperations) {
   for (const TransferOptions& options :
-       {TransferOptions{.threads = 0}, TransferOptions{.queue_max = 0},
+       {TransferOptions{.threads = 0}, TransferOptions{.write_queue_max = 0},
         TransferOptions{.batch_pages = 0}, TransferOptions{.call_time_max = Duration::zero()}}) {
     EXPECT_EQ(TransferEngine::start(*store_, *pool_, options, [](Completion) {}).status().code(),
               StatusCode::invalid_argument);
@@ -323,20 +327,130 @@ TEST_F(TransferEngineTest, OneDataThreadIsLeftForReads) {
   EXPECT_EQ(answers_.wait(2).pages, Codes{StatusCode::ok});
 }
 
-TEST_F(TransferEngineTest, AFullLaneAnswersAtOnce) {
-  start({.threads = 1, .queue_max = 2});
+TEST_F(TransferEngineTest, BackupsAreDroppedWhereTooManyWaitAndReadsNever) {
+  start({.threads = 1, .write_queue_max = 2});
   faults_->hold(StoreCall::get);
   read(1, 1);
   ASSERT_TRUE(held(StoreCall::get));
-  read(2, 1);
-  read(3, 1);
-  EXPECT_FALSE(answers_.has(3));
-  read(4, 1, 3);
-  ASSERT_TRUE(answers_.has(4));
-  EXPECT_EQ(answers_.wait(4).pages, Codes(3, StatusCode::resource_exhausted));
-  EXPECT_EQ(engine_->stats(TransferLane::read).rejected, 1u);
-  query(5, 1);  // other lanes have room of their own
-  EXPECT_EQ(answers_.wait(5).pages, Codes{StatusCode::not_found});
+  for (OpId id = 2; id < 40; ++id) read(id, 1);
+  write(50, 1);
+  write(51, 2);
+  write(52, 3, 3);
+  ASSERT_TRUE(answers_.has(52)) << "at once";
+  EXPECT_EQ(answers_.wait(52).pages, Codes(3, StatusCode::resource_exhausted));
+  EXPECT_EQ(engine_->stats(TransferLane::write).rejected, 1u);
+  query(60, 1);
+  EXPECT_EQ(answers_.wait(60).pages, Codes{StatusCode::not_found});
+  faults_->release(StoreCall::get);
+  for (OpId id = 1; id < 40; ++id) {
+    EXPECT_NE(answers_.wait(id).pages.front(), StatusCode::resource_exhausted) << id;
+  }
+  EXPECT_EQ(answers_.wait(51).pages, Codes{StatusCode::ok});
+  write(53, 3);
+  EXPECT_EQ(answers_.wait(53).pages, Codes{StatusCode::ok}) << "offered again, it is taken";
+}
+
+// Pages that wait to be written cannot be evicted.
+TEST_F(TransferEngineTest, WaitingBackupsHoldSoManyPagesAtMost) {
+  start({.threads = 1, .write_pages_max = 6});
+  faults_->hold(StoreCall::get);
+  read(1, 1);
+  ASSERT_TRUE(held(StoreCall::get));
+  write(2, 10, 8);  // alone it has room, however large it is
+  write(3, 20, 1);
+  EXPECT_EQ(answers_.wait(3).pages, Codes{StatusCode::resource_exhausted});
+  engine_->cancel(2);
+  write(4, 30, 4);
+  write(5, 40, 2);
+  write(6, 50, 1);
+  EXPECT_EQ(answers_.wait(6).pages, Codes{StatusCode::resource_exhausted});
+  EXPECT_FALSE(answers_.has(5));
+  faults_->release(StoreCall::get);
+  EXPECT_EQ(answers_.wait(4).pages, Codes(4, StatusCode::ok));
+  EXPECT_EQ(answers_.wait(5).pages, Codes(2, StatusCode::ok));
+  write(7, 50, 6);
+  EXPECT_EQ(answers_.wait(7).pages, Codes(6, StatusCode::ok));
+}
+
+TEST_F(TransferEngineTest, AReadThatARequestWaitsForGoesFirst) {
+  start({.threads = 1});
+  faults_->hold(StoreCall::get);
+  read(1, 1);
+  ASSERT_TRUE(held(StoreCall::get));
+  for (OpId id = 2; id <= 4; ++id) read_unwaited(id, 1);
+  for (OpId id = 5; id <= 7; ++id) read(id, 1);
+  faults_->release(StoreCall::get);
+  answers_.wait(4);
+  EXPECT_EQ(answers_.order(), (std::vector<OpId>{1, 5, 6, 7, 2, 3, 4}));
+}
+
+// One thread for everything: the rest of a long backup waits for the read, and nothing of it is
+// written twice or left out.
+TEST_F(TransferEngineTest, ALongBackupMakesWayForARead) {
+  start({.threads = 1, .batch_pages = 2});
+  faults_->hold(StoreCall::put);
+  write(1, 1, 8);
+  ASSERT_TRUE(held(StoreCall::put));
+  read(2, 100);
+  faults_->release(StoreCall::put);
+  EXPECT_EQ(answers_.wait(1).pages, Codes(8, StatusCode::ok));
+  EXPECT_EQ(answers_.order(), (std::vector<OpId>{2, 1}));
+  EXPECT_EQ(engine_->stats(TransferLane::write).gave_way, 1u);
+  EXPECT_EQ(faults_->stats().puts, 8u);
+  read(3, 1, 8);
+  EXPECT_EQ(answers_.wait(3).pages, Codes(8, StatusCode::ok));
+}
+
+TEST_F(TransferEngineTest, OneKeyThatIsQueuedTwiceIsWrittenOnce) {
+  start({.threads = 4});
+  faults_->hold(StoreCall::put);
+  write(1, 1, 3);
+  ASSERT_TRUE(held(StoreCall::put));
+  write(2, 2, 3, 8);  // shares two of them, while the first is under way
+  write(3, 1, 1, 16);
+  faults_->release(StoreCall::put);
+  for (const OpId id : {1, 2, 3}) {
+    for (const StatusCode code : answers_.wait(id).pages) EXPECT_EQ(code, StatusCode::ok);
+  }
+  std::map<std::string, int> puts;
+  for (const auto& entry : faults_->log()) {
+    if (entry.call != StoreCall::put) continue;
+    for (const std::string& key : entry.keys) ++puts[key];
+  }
+  EXPECT_EQ(puts.size(), 4u);
+  for (const auto& [key, count] : puts) EXPECT_EQ(count, 1) << key;
+}
+
+TEST_F(TransferEngineTest, WithSecondTouchAPageIsWrittenWhenItIsOfferedAgain) {
+  start({.threads = 2, .second_touch = true, .batch_pages = 8});
+  write(1, 1, 3);
+  EXPECT_EQ(answers_.wait(1).pages, Codes(3, StatusCode::cancelled));
+  EXPECT_TRUE(faults_->log().empty()) << "no call for what is not admitted";
+  EXPECT_EQ(engine_->stats(TransferLane::write).not_admitted, 3u);
+  write(2, 0, 5);  // the middle ones a second time
+  EXPECT_EQ(answers_.wait(2).pages, (Codes{StatusCode::cancelled, StatusCode::ok, StatusCode::ok,
+                                           StatusCode::ok, StatusCode::cancelled}));
+  write(3, 0, 5);
+  EXPECT_EQ(answers_.wait(3).pages, Codes(5, StatusCode::ok));
+  EXPECT_EQ(faults_->stats().objects, 5u);
+}
+
+// A disk that hangs: every data thread is lost in a call, and reads that wait are answered in time.
+TEST_F(TransferEngineTest, AHungStoreHoldsNoWaitingReadBeyondItsDeadline) {
+  start({.threads = 1});
+  faults_->hold(StoreCall::get, false);  // heeds no deadline
+  read(1, 1, 1, 32, soon(std::chrono::milliseconds(20)));
+  ASSERT_TRUE(held(StoreCall::get));
+  read(2, 1, 2, 32, soon(std::chrono::milliseconds(20)));
+  EXPECT_EQ(answers_.wait(2).pages, Codes(2, StatusCode::deadline_exceeded));
+  EXPECT_FALSE(answers_.has(1)) << "its pages are the store's as long as it hangs";
+  EXPECT_EQ(engine_->stats(TransferLane::read).expired, 1u);
+  query(3, 1);
+  EXPECT_EQ(answers_.wait(3).pages, Codes{StatusCode::not_found});
+  faults_->release(StoreCall::get);
+  EXPECT_EQ(answers_.wait(1).pages, Codes{StatusCode::deadline_exceeded});
+  read(4, 1);
+  EXPECT_EQ(answers_.wait(4).pages, Codes{StatusCode::not_found}) << "and it serves again";
 }
 
 TEST_F(TransferEngineTest, AnExpiredOperationCostsNoCall) {
@@ -545,7 +659,7 @@ TEST_F(TransferEngineTest, EveryOperationIsAnsweredOnceWhateverHappens) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   PagesInUse pages;
   on_answer_ = [&pages](OpId id) { pages.give_back(id); };
-  start({.threads = 3, .queue_max = 16, .batch_pages = 2});
+  start({.threads = 3, .write_queue_max = 16, .batch_pages = 2});
   for (const StoreCall call : {StoreCall::get, StoreCall::put, StoreCall::exists}) {
     for (std::uint64_t skip = 3; skip < 400; skip += 7) {
       faults_->add({.call = call, .code = StatusCode::unavailable, .skip = skip, .times = 1});
