@@ -171,7 +171,7 @@ AnswerHead OpenAiApi::head_for(const ApiRequest& request) {
   head.created = unix_seconds();
   head.cache_report = cache_report_;
   head.include_usage = request.include_usage;
-  head.storage_backend = info_.storage_backend;
+  head.storage_backend = engine_.info().storage_backend;  // it may come and go
   return head;
 }
 
