@@ -201,7 +201,10 @@ void CacheCore::on_write(Operation& operation, const Completion& completion, Tim
     if (operation.storage_epoch == storage_epoch_) {
       node.stored_pages = std::max(node.stored_pages, node.page_count() - (end - stored));
     }
-    if (stored < end) missing.push_back(operation.host_pages[stored]);
+    // What was taken back is for the next commit to offer.
+    const bool declined =
+        stored < completion.pages.size() && completion.pages[stored] == StatusCode::cancelled;
+    if (stored < end && !declined) missing.push_back(operation.host_pages[stored]);
     for (; i < end; ++i) {
       ++(acknowledged(i) ? stats_.backed_up_pages_storage : stats_.backup_dropped_pages_storage);
     }

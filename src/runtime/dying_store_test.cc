@@ -118,5 +118,25 @@ TEST_F(DyingStoreTest, EnospcCostsBackupsAlone) {
   EXPECT_EQ(rig_->run(other).served_tokens(Tier::storage), 48u);
 }
 
+// What nobody asks for again costs no writes; the core's retries are no second touch.
+TEST(SecondTouchTest, APromptIsStoredWhenItIsUsedAgain) {
+  auto owned = std::make_unique<FaultStore>(std::make_unique<MemoryStore>(64u << 20));
+  FaultStore& store = *owned;
+  CacheOptions options = small_options();
+  options.storage.second_touch = true;
+  Rig rig(options, std::move(owned));
+  for (int i = 0; i < 20; ++i) {
+    rig.run(sequence_of(50, 1000 * i));
+    rig.settle();
+    ASSERT_TRUE(rig.cache().flush().ok());
+  }
+  EXPECT_EQ(store.stats().objects, 0u);
+  rig.run(sequence_of(50, 3000));
+  rig.settle();
+  EXPECT_EQ(store.stats().objects, 12u);
+  ASSERT_TRUE(rig.cache().flush().ok());
+  EXPECT_EQ(rig.run(sequence_of(50, 3000)).served_tokens(Tier::storage), 48u);
+}
+
 }  // namespace
 }  // namespace hitide

@@ -90,7 +90,8 @@ struct Completion {
   OpId id = 0;
   // Per page or key. Queries: ok = the prefix may end behind this page, not_found = an object is
   // missing, else why it is not known. Reads: ok = this page of the anchor is there, and of every
-  // required all-pages pool that travelled with it. Writes: ok = the page is committed. AgreeOp:
+  // required all-pages pool that travelled with it. Writes: ok = the page is committed; cancelled =
+  // declined: not for the core to offer again by itself. AgreeOp:
   // one per stop point, ok where the group agreed.
   std::vector<StatusCode> pages;
   // [the operation's sides][their pages]: what became of the pages of each by itself. The pages of
