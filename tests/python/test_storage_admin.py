@@ -29,7 +29,8 @@ def message_of(answer):
 
 
 def objects(server):
-    return sum(float(line.rsplit(" ", 1)[1]) for line in server.http.get("/metrics").text.split("\n")
+    lines = server.http.get("/metrics").text.split("\n")
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines
                if line.startswith("hitide_store_objects{"))
 
 
