@@ -1,5 +1,7 @@
 #include "server/metrics_page.h"
 
+#include <array>
+
 #include "base/metrics.h"
 
 namespace hitide {
@@ -86,19 +88,25 @@ void append_cache(MetricsText& text, const CacheStats& stats) {
 
 // What load-or-recompute is decided from, and how often it was decided how.
 void append_cost_model(MetricsText& text, const CacheStats& stats) {
-  for (const Tier tier : {Tier::host, Tier::storage}) {
-    const std::size_t at = static_cast<std::size_t>(tier);
-    const std::string label = MetricsText::label("tier", to_string(tier));
+  constexpr std::array kTiers = {Tier::host, Tier::storage};
+  const auto at = [](Tier tier) { return static_cast<std::size_t>(tier); };
+  const auto label = [](Tier tier) { return MetricsText::label("tier", to_string(tier)); };
+  // All samples of a name stand together.
+  for (const Tier tier : kTiers) {
     const auto decided = [&](const char* decision, std::uint64_t spans) {
       text.counter("hitide_load_decisions_total", "Spans by where they were and what was cheaper",
-                   as_double(spans), label + "," + MetricsText::label("decision", decision));
+                   as_double(spans), label(tier) + "," + MetricsText::label("decision", decision));
     };
-    decided("load", stats.spans_loaded[at]);
-    decided("recompute", stats.spans_recomputed[at]);
+    decided("load", stats.spans_loaded[at(tier)]);
+    decided("recompute", stats.spans_recomputed[at(tier)]);
+  }
+  for (const Tier tier : kTiers) {
     text.gauge("hitide_load_bytes_per_second", "Measured speed of loads from a tier; 0: not yet",
-               stats.load_bytes_per_s[at], label);
+               stats.load_bytes_per_s[at(tier)], label(tier));
+  }
+  for (const Tier tier : kTiers) {
     text.gauge("hitide_load_latency_seconds", "Measured time of a load before its first byte",
-               stats.load_latency_s[at], label);
+               stats.load_latency_s[at(tier)], label(tier));
   }
   text.gauge("hitide_prefill_tokens_per_second", "Measured or given speed of prefill; 0: not known",
              stats.prefill_tokens_per_s);
