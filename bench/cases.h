@@ -15,6 +15,7 @@ std::vector<Case> mooncake_cases();  // Mooncake against its own client
 #ifdef HITIDE_BENCH_ENGINE
 std::vector<Case> llama_cases();   // pages out of and into llama.cpp
 std::vector<Case> engine_cases();  // time to first token, decode speed
+std::vector<Case> lane_cases();    // several small contexts against the shared one
 #endif
 
 }  // namespace hitide::bench

@@ -305,6 +305,62 @@ Status idle_cache(const Settings& settings, Report& report) {
   return close(*plain);
 }
 
+// ---- A device that is full of what no request uses
+
+constexpr std::size_t kResidents = 12;
+
+// What the residents' pages lie in, for an engine of its own.
+CacheOptions residents_options(const Settings& settings, const char* copy) {
+  CacheOptions options = cache_options(settings);
+  options.storage.path = settings.scratch + "/" + copy;
+  return options;
+}
+
+Result<std::unique_ptr<Engine>> open_full(const Settings& settings, const char* copy,
+                                          std::uint32_t idle_tokens, std::uint32_t threads) {
+  EngineOptions engine = engine_options(settings);
+  engine.device_tokens = kResidents * kPromptTokens + engine.context_length;
+  engine.threads = threads;
+  CacheOptions cache = residents_options(settings, copy);
+  cache.policy.device_idle_tokens = idle_tokens;
+  HITIDE_ASSIGN_OR_RETURN(auto opened, open_llama_engine(engine, cache));
+  for (std::uint64_t i = 0; i < kResidents; ++i) {
+    double unused = 0.0;
+    HITIDE_RETURN_IF_ERROR(
+        first_token(*opened, make_prompt(kPromptTokens, 100 + i), std::nullopt, unused));
+  }
+  return opened;
+}
+
+Status full_device(const Settings& settings, Report& report) {
+  const std::uint32_t kept = 2048;  // what `hitide serve` takes where the CPU computes
+  {
+    HITIDE_ASSIGN_OR_RETURN(const auto filler, open_full(settings, "kept", kAllTokens, 2));
+    HITIDE_RETURN_IF_ERROR(close(*filler));
+    std::error_code error;
+    std::filesystem::copy(settings.scratch + "/kept", settings.scratch + "/full",
+                          std::filesystem::copy_options::recursive, error);
+    if (error) return Status(StatusCode::internal, "copying the store: " + error.message());
+  }
+  HITIDE_ASSIGN_OR_RETURN(const auto thinned, open_full(settings, "kept", kept, 1));
+  HITIDE_ASSIGN_OR_RETURN(const auto full, open_full(settings, "full", kAllTokens, 1));
+  Row row{.name = "decode.full_device", .unit = "tok/s", .target = at_least(1.0)};
+  row.note = fmt::format("{} idle tokens against {}", kept, kResidents * kPromptTokens);
+  for (int round = -2; round < kDecodeRounds / 2; ++round) {
+    const auto prompt = make_prompt(kDecodePromptTokens, static_cast<std::uint64_t>(2'000 + round));
+    DecodeSpeed ours;
+    DecodeSpeed without;
+    HITIDE_RETURN_IF_ERROR(decode_speed(*thinned, prompt, ours));
+    HITIDE_RETURN_IF_ERROR(decode_speed(*full, prompt, without));
+    if (round < 0) continue;
+    row.pairs.ours.push_back(ours.tokens_per_s);
+    row.pairs.reference.push_back(without.tokens_per_s);
+  }
+  report.add(row);
+  HITIDE_RETURN_IF_ERROR(close(*thinned));
+  return close(*full);
+}
+
 }  // namespace
 
 std::vector<Case> engine_cases() {
@@ -313,6 +369,7 @@ std::vector<Case> engine_cases() {
        .needs_model = true,
        .run = time_to_first_token},
       {.rows = {"decode.idle_cache", "decode.llama"}, .needs_model = true, .run = idle_cache},
+      {.rows = {"decode.full_device"}, .needs_model = true, .run = full_device},
   };
 }
 

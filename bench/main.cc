@@ -41,6 +41,7 @@ std::vector<Case> all_cases() {
 #ifdef HITIDE_BENCH_ENGINE
   add(llama_cases());
   add(engine_cases());
+  add(lane_cases());
 #endif
   return cases;
 }

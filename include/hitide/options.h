@@ -90,6 +90,8 @@ enum class PrefetchPolicy : std::uint8_t {
   wait_complete,  // until all that storage holds has come; a call's own limit bounds each call
 };
 
+inline constexpr std::uint32_t kAllTokens = UINT32_MAX;
+
 struct PolicyOptions {
   WritePolicy write_policy = WritePolicy::write_through;
   PrefetchPolicy prefetch_policy = PrefetchPolicy::timeout;
@@ -104,6 +106,9 @@ struct PolicyOptions {
   double prefetch_retry_interval_s = 0.25;
   std::uint32_t prefetch_retries_max = 4;
   std::uint32_t load_back_threshold_tokens = 10;
+  // Of cached prefixes that no request uses so many tokens may stay on the device. What is beyond
+  // leaves it once the host has it: for engines in which idle tokens slow down all others.
+  std::uint32_t device_idle_tokens = kAllTokens;
   std::uint32_t storage_batch_pages = 32;  // pages per storage read or write
   // A span is loaded only where that is predicted to be faster than computing it again, from what
   // has been measured of the tiers and of prefill. Without effect with wait_complete.

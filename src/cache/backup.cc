@@ -145,6 +145,7 @@ void CacheCore::on_backup(Operation& operation, const Completion& completion, Ti
   tree_.unpin(operation.pin, Tier::device);
   leaving_[0] -= operation.leaving;
   evict_tail(Tier::device, operation.device_pages, operation.leaving, plan);
+  thin_device(now, plan);
   host_.release_quarantine(now);
   plan.wake = plan.wake || !requests_.empty();  // device pages have become evictable
   const bool later = copies_before_eviction(config_.policy.write_policy);

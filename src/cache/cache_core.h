@@ -204,6 +204,7 @@ class CacheCore {
   void evict(Tier tier, NodeIndex node, std::uint32_t pages_wanted, Plan& plan);
   bool make_sequence_room(TimePoint now, Plan& plan);
   void forget_unused(TimePoint now, Plan& plan);
+  void thin_device(TimePoint now, Plan& plan);
 
   // --- write_back.cc
   bool copies_first(Tier tier, NodeIndex node) const;

@@ -40,6 +40,52 @@ TEST(CacheCore, EvictedFromTheDeviceIsLoadedFromTheHost) {
   EXPECT_WORLD_OK(world);
 }
 
+TEST(CacheCore, WhatLiesIdleBeyondTheLimitIsLeftToTheHost) {
+  WorldOptions options = small_world();
+  options.core.policy.device_idle_tokens = 19;  // 4 pages
+  CoreWorld world(options);
+  const Tokens first = sequence_of(40);
+  world.run(first);
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::device), 4u);
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::host), 10u);
+  EXPECT_EQ(world.run(first), (std::array<std::uint32_t, 3>{16, 20, 0}));
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::device), 4u);
+  world.run(sequence_of(12, 1000));
+  EXPECT_EQ(world.run(first), (std::array<std::uint32_t, 3>{4, 32, 0})) << "used longest ago goes";
+  EXPECT_WORLD_OK(world);
+}
+
+TEST(CacheCore, TheLimitOnIdleTokensCountsNoPageInUseAndLosesNone) {
+  WorldOptions options = small_world();
+  options.core.policy.device_idle_tokens = 0;
+  CoreWorld world(options);
+  const Tokens first = sequence_of(40);
+  const RequestId id = world.open(first);
+  world.settle();
+  ASSERT_TRUE(world.admit(id));
+  world.settle();
+  ASSERT_TRUE(world.compute(id, 0));
+  world.settle();
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::device), 10u) << "it runs";
+  world.release(id);
+  world.settle();
+  EXPECT_EQ(world.core().tree().resident_pages(Tier::device), 0u);
+  EXPECT_EQ(stats_of(world).sequences_free, stats_of(world).sequences_total);
+  EXPECT_EQ(world.run(first), (std::array<std::uint32_t, 3>{0, 36, 0}));
+  EXPECT_WORLD_OK(world);
+
+  for (const std::uint32_t host_pages : {0u, 4u}) {
+    options.core.host_pages = host_pages;
+    options.core.storage = host_pages == 0 ? StorageState::none : StorageState::on;
+    CoreWorld little(options);
+    little.run(first);
+    EXPECT_EQ(little.core().tree().resident_pages(Tier::device), 10u)
+        << "what the host has no room for stays";
+    EXPECT_EQ(little.run(first), (std::array<std::uint32_t, 3>{36, 0, 0}));
+    EXPECT_WORLD_OK(little);
+  }
+}
+
 TEST(CacheCore, ARestartFindsItsPagesInStorage) {
   CoreWorld world(small_world());
   const Tokens prompt = sequence_of(41);
@@ -357,6 +403,10 @@ TEST_P(CacheCoreModel, RandomWorldsNeverServeAWrongPage) {
         std::array{WritePolicy::write_through, WritePolicy::write_back,
                    WritePolicy::write_through_selective, WritePolicy::write_back}[seed / 2 % 4];
     options.core.policy.load_back_threshold_tokens = shape.page_size;
+    if (seed % 5 == 0) {
+      options.core.policy.device_idle_tokens =
+          static_cast<std::uint32_t>(seed % 4) * shape.page_size;
+    }
     if (seed % 3 == 0) {  // worlds in which it is not clear what is cheaper
       options.core.prefill_tokens_per_s = 200.0 * shape.page_size;
       options.speeds = {.storage_call = std::chrono::milliseconds(seed % 7),

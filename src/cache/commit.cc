@@ -102,6 +102,7 @@ void CacheCore::release(RequestId id, TimePoint now, Plan& plan) {
   unpin_request(*request);
   keep_explanation(*request);
   requests_.erase(id);
+  thin_device(now, plan);
   plan.wake = true;  // room for another
 }
 

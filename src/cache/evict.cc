@@ -5,6 +5,10 @@
 #include "policy/write_policy.h"
 
 namespace hitide {
+namespace {
+// Nodes that are looked at in one go; the next answer or release goes on.
+constexpr std::uint32_t kThinningWalkMax = 64;
+}  // namespace
 
 // With write_back, a page that has no copy below gets one before it leaves: false then means not
 // yet, and the answer to the copy wakes who waits for room. Nothing is copied beyond what is
@@ -78,6 +82,25 @@ bool CacheCore::make_sequence_room(TimePoint now, Plan& plan) {
     }
   }
   return !free_sequences_.empty();
+}
+
+// Beyond what may lie idle, pages leave the device, those used longest ago first. What the host
+// does not have stays: nothing is lost for this.
+void CacheCore::thin_device(TimePoint now, Plan& plan) {
+  if (config_.policy.device_idle_tokens == kAllTokens) return;
+  const std::uint64_t kept = config_.policy.device_idle_tokens / config_.page_size;
+  NodeIndex node = tree_.oldest(Tier::device);
+  for (std::uint32_t walked = 0; node != kNoNode && walked < kThinningWalkMax; ++walked) {
+    const std::uint64_t idle = tree_.evictable_pages(Tier::device);
+    if (idle <= kept) break;
+    const NodeIndex next = tree_.newer(node, Tier::device);
+    const bool leaf = tree_.residency(node, Tier::device).resident_children == 0;
+    if (leaf && tree_.residency(node, Tier::host).resident()) {
+      evict(Tier::device, node, static_cast<std::uint32_t>(idle - kept), plan);
+    }
+    node = next;
+  }
+  device_.release_quarantine(now);
 }
 
 void CacheCore::flush(TimePoint now, Plan& plan) { start_drain(Drain::forget, now, plan); }

@@ -68,6 +68,19 @@ Status set_host_allocator(HostOptions& host, View value) {
   return {};
 }
 
+Status set_tokens(std::uint32_t& tokens, View value) {
+  if (value == "all") {
+    tokens = kAllTokens;
+    return {};
+  }
+  const Status number = set_count(tokens, value, 0, 1u << 24);
+  return number.ok() ? number : unknown_name(value, "all or 0..16777216");
+}
+
+std::string tokens_text(std::uint32_t tokens) {
+  return tokens == kAllTokens ? "all" : std::to_string(tokens);
+}
+
 Status set_numa(HostOptions& host, View value) {
   if (value != "auto" && value != "off") {
     std::uint32_t node = 0;
@@ -248,6 +261,12 @@ constexpr std::array kCacheRows = {
               "Size of the device tier (llama.cpp's cells).",
               [](const Options& o) { return std::to_string(o.engine.device_tokens); },
               [](Options& o, View v) { return set_count(o.engine.device_tokens, v, 0, 1u << 24); }},
+    OptionRow{"--device-idle-tokens", "", kCache, OptionKind::text, "TOKENS", "all, or 0..16777216",
+              "2048 where the CPU computes, else all",
+              "Cached tokens that may stay on the device while no request uses them; others are "
+              "left to the host. On a CPU each one slows every step.",
+              [](const Options& o) { return tokens_text(o.cache.policy.device_idle_tokens); },
+              [](Options& o, View v) { return set_tokens(o.cache.policy.device_idle_tokens, v); }},
     OptionRow{"--device-sequences", "", kCache, OptionKind::number, "COUNT", "2..192",
               "64; more with many running requests",
               "Sequences of the device tier: cached leaf paths and running requests.",

@@ -43,6 +43,7 @@ constexpr Sample kSamples[] = {
     {"--disable-radix-cache", "", "on"},
     {"--page-size", "64", "64"},
     {"--device-tokens", "4096", "4096"},
+    {"--device-idle-tokens", "all", "all"},
     {"--device-sequences", "32", "32"},
     {"--hicache-size", "1.5", "1.5 GB"},
     {"--hicache-ratio", "2.5", "2.5"},
@@ -268,6 +269,22 @@ TEST(OptionTable, SequencesFollowTheRunningRequestsUnlessTheyAreGiven) {
   EXPECT_EQ(sequences(191, false), 192u);
   EXPECT_EQ(sequences(63, true), 64u);
   EXPECT_EQ(sequences(64, true), 0u) << "one sequence more than requests";
+}
+
+TEST(OptionTable, FewTokensStayIdleWhereTheCpuComputes) {
+  const auto idle = [](std::uint32_t gpu_layers, bool given) {
+    ServeOptions options;
+    options.engine.model_path = "m";
+    options.engine.gpu_layers = gpu_layers;
+    options.cache.policy.device_idle_tokens = 5000;
+    const std::string names[] = {"--device-idle-tokens"};
+    EXPECT_TRUE(settle_options(options, std::span(names, given ? 1 : 0)).ok());
+    return options.cache.policy.device_idle_tokens;
+  };
+  EXPECT_EQ(idle(0, false), 2048u);
+  EXPECT_EQ(idle(0, true), 5000u);
+  EXPECT_EQ(idle(99, false), 5000u);
+  EXPECT_EQ(PolicyOptions().device_idle_tokens, kAllTokens) << "other engines keep what fits";
 }
 
 TEST(OptionTable, ChunkFollowsThePageSizeUnlessItIsGiven) {

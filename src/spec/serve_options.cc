@@ -12,6 +12,8 @@ namespace hitide {
 namespace {
 
 constexpr std::uint32_t kContextMin = 64;
+// Where the CPU computes: docs/performance.md, "Idle tokens".
+constexpr std::uint32_t kCpuIdleTokens = 2048;
 
 Status invalid(std::string message) {
   return Status(StatusCode::invalid_argument, std::move(message));
@@ -108,6 +110,9 @@ Status settle_options(ServeOptions& options, std::span<const std::string> given)
     options.cache.enabled = false;  // whatever the order of the two toggles was
   }
   EngineOptions& engine = options.engine;
+  if (!is_given("--device-idle-tokens") && engine.gpu_layers == 0) {
+    options.cache.policy.device_idle_tokens = kCpuIdleTokens;
+  }
   if (!is_given("--device-sequences")) engine.sequences_max = default_sequences(engine);
   if (!is_given("--prefill-chunk") && engine.page_size != 0) {
     const std::uint32_t pages =

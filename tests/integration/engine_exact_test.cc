@@ -79,6 +79,43 @@ void run_host_hit(const std::string& kv_type) {
 TEST(EngineExact, HostHitAfterEvictionFromTheDeviceQ8) { run_host_hit("q8_0"); }
 TEST(EngineExact, HostHitAfterEvictionFromTheDeviceF16) { run_host_hit("f16"); }
 
+// Prompts that come back from the host each time leave dead cells behind, which go while another
+// request computes.
+TEST(EngineExact, NothingStaysIdleAndCompactionsDisturbNobody) {
+  test::TestOptions options;
+  options.cache.policy.device_idle_tokens = 0;
+  options.engine.device_tokens = 4096;
+  const auto engine = options.open();
+  ASSERT_NE(engine, nullptr);
+  test::Uncached uncached(options);
+  const std::vector<TokenId> prompts[] = {test::some_tokens(101, 31), test::some_tokens(120, 32)};
+  const GenerationResult references[] = {uncached.generate(prompts[0], 2),
+                                         uncached.generate(prompts[1], 2)};
+  for (const std::vector<TokenId>& prompt : prompts) generate(*engine, prompt, 2);
+  test::wait_for("everything to have left the device", [&] {
+    const PoolStats device = engine->cache_stats().device;
+    return device.pages_free == device.pages_total;
+  });
+  const auto compacted = [&] {
+    MetricsText text;
+    engine->append_metrics(text);
+    return std::move(text).text().find("hitide_engine_compaction_seconds_count 0\n") ==
+           std::string::npos;
+  };
+  const std::vector<TokenId> long_prompt = test::some_tokens(40, 33);
+  test::WaitingSink sink;
+  ASSERT_TRUE(engine->submit(test::greedy_request(long_prompt, 160), &sink).ok());
+  sink.wait_admitted();
+  ASSERT_FALSE(compacted());
+  for (int i = 0; i < 24; ++i) {
+    const GenerationResult warm = generate(*engine, prompts[i % 2], 2);
+    expect_tiers(warm, 0, i % 2 == 0 ? 96 : 112, 0);
+    expect_same(warm, references[i % 2], "from the host");
+  }
+  EXPECT_TRUE(compacted());
+  expect_same(sink.wait(), uncached.generate(long_prompt, 160), "beside them");
+}
+
 TEST(EngineExact, StorageHitAfterRestart) {
   const TempDirectory folder;
   test::TestOptions options;

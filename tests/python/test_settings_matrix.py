@@ -65,6 +65,9 @@ def test_texts_do_not_depend_on_settings(start, tmp_path, expected, page_size, w
         pages = -(-most // page_size) + 1
         arguments += ["--device-tokens", str(pages * page_size), "--max-running-requests", "1",
                       "--context-length", str(pages * page_size)]
+    else:
+        # One page at most stays on the device behind a request.
+        arguments += ["--device-idle-tokens", str(page_size)]
     first = start(*arguments)
     assert converse(first, texts) > 0, "a conversation in which nothing hits tests nothing"
     first.wait_idle()

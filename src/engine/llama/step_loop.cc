@@ -28,6 +28,10 @@ constexpr Duration kAdmissionPatience = seconds(30);
 // Pause while requests wait for what no thread announces: pages that a finished copy sets free.
 constexpr Duration kStalledPause = milliseconds(2);
 constexpr Duration kIdlePause = seconds(1);
+// Dead cells cost time in every step, a compaction stops everybody once: it is worth it for so many
+// of them, when they are a quarter of all. They are counted every so many steps.
+constexpr std::uint32_t kDeadCellsMany = 1024;
+constexpr std::uint32_t kStepsBetweenCounts = 32;
 
 TimePoint clock_now() { return SystemClock::instance().now(); }
 
@@ -161,6 +165,10 @@ bool StepLoop::step() {
   const bool anyone = !running_.empty() || !waiting_.empty();
   const bool commands_left = anyone ? device_.run_commands(kCopyBudgetBusy, kLoadBudgetBusy)
                                     : device_.run_commands(kCopyBudgetIdle);
+  if (++steps_ % kStepsBetweenCounts == 0 && device_.cells_used() > kDeadCellsMany) {
+    const std::uint32_t dead = device_.cells_dead();
+    if (dead >= kDeadCellsMany && dead * 4 >= device_.cells_used()) device_.compact().ignore();
+  }
   open_and_admit();
   start_loaded();
   std::vector<Work> batch = plan_batch();

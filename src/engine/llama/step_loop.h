@@ -139,6 +139,7 @@ class StepLoop {
   std::deque<GenerationPtr> waiting_;   // by age, preempted ones in front
   std::vector<GenerationPtr> running_;  // admitted, by admission
   double prefill_tokens_per_s_ = 0.0;
+  std::uint32_t steps_ = 0;
   bool cancel_everything_ = false;
   bool quiet_ = false;  // nothing happened during the last sleep
 
