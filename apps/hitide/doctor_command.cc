@@ -48,6 +48,7 @@ PoolSpec pool(const std::string& name, std::uint64_t page_bytes) {
 ModelSpec preset(const std::string& name) {
   ModelSpec model;
   model.model_name = name;
+  model.weights_digest = name;
   if (name == "synthetic-draft") {
     model.pools = {pool("kv", 1u << 20), pool("draft", 64u << 10)};
     model.pools[1].required = false;

@@ -65,7 +65,7 @@ struct RankGeometry {
 
 struct ModelSpec {
   std::string model_name = {};      // for people; not part of the identity
-  std::string weights_digest = {};  // hex digest of the weights, or a revision
+  std::string weights_digest = {};  // hex digest of the weights, or a revision; never empty
   // Everything else that changes a stored bit: engine build, state format, KV type, flash
   // attention, rope, micro-batch class, back end. "name=value" each; order does not matter.
   std::vector<std::string> numerics = {};
@@ -76,9 +76,9 @@ struct ModelSpec {
   std::uint32_t page_size() const { return pools.empty() ? 0 : pools.front().page_size; }
 };
 
-// invalid_argument with the field's name where something does not hold (no pools, duplicate or bad
-// names, mixed page sizes, bytes on a pool of a kind without, a side pool of side_pools_only, an
-// unknown index source, a rank out of range).
+// invalid_argument with the field's name where something does not hold (no pools or weights, names
+// twice or bad, mixed page sizes, bytes on a pool of a kind without, a side pool of
+// side_pools_only, an unknown index source, a rank out of range).
 Status validate(const ModelSpec& model);
 
 // The digest that names the model's namespace in the store: identity, numerics, page size, pools

@@ -76,19 +76,31 @@ std::vector<Tenant> hostile_tenants() {
   return tenants;
 }
 
-TEST(Namespaces, EveryHostilePairHasAnEncodingAndASeedOfItsOwn) {
+// Adapter and salt are fields of their own: what differs in one of them differs from the first page
+// on, also where another field says the same.
+TEST(Namespaces, K5_B051_EveryHostilePairHasAnEncodingASeedAndKeysOfItsOwn) {
   std::set<std::string> encodings;
   std::set<std::optional<PageKey>> seeds;
+  std::set<PageKey> keys;
+  const std::vector<std::int64_t> tokens = {1, 2, 3, 4, 5, 6, 7, 8};
   for (const Tenant& tenant : hostile_tenants()) {
     encodings.insert(Namespace{tenant.adapter, tenant.salt}.encode());
     seeds.insert(namespace_seed(tenant.adapter, tenant.salt));
+    PageHashOptions options;
+    options.page_size = 4;
+    if (tenant.adapter) options.extra_key = *tenant.adapter;
+    if (tenant.salt) options.cache_salt = *tenant.salt;
+    const auto hashes = page_hashes(tokens, options);
+    ASSERT_TRUE(hashes.ok()) << hashes.status().to_string();
+    for (const PageKey& key : *hashes) keys.insert(key);
   }
   EXPECT_EQ(encodings.size(), hostile_tenants().size());
   EXPECT_EQ(seeds.size(), hostile_tenants().size());
+  EXPECT_EQ(keys.size(), 2 * hostile_tenants().size());
 }
 
-// faults.md B049, B051, B053, B055, B057: stored under each, asked under each.
-TEST(Namespaces, ATenantFindsItsOwnPagesInEveryTierAndNoOthers) {
+// Stored under each, asked under each; and each lets go of its own pages, and of no others.
+TEST(Namespaces, K5_B049_B053_ATenantFindsItsOwnPagesInEveryTierAndNoOthers) {
   const std::vector<Tenant> tenants = hostile_tenants();
   WorldOptions options = small_world();
   options.core.host_pages = 400;
@@ -100,6 +112,8 @@ TEST(Namespaces, ATenantFindsItsOwnPagesInEveryTierAndNoOthers) {
         << "nobody's pages are in storage under this name";
     EXPECT_EQ(world.last_explanation().served_tokens(), 0u);
     EXPECT_EQ(world.run_as(tenants[i].adapter, tenants[i].salt, prompt)[0], 20u);
+    EXPECT_EQ(world.core().tree().pinned_pages(Tier::device), 0u);
+    EXPECT_EQ(world.core().tree().pinned_pages(Tier::host), 0u);
   }
   EXPECT_EQ(world.stored_pages(), 5 * tenants.size());
   // From the host, where most are by now, and then from storage: the content tells whose they are.
@@ -114,7 +128,7 @@ TEST(Namespaces, ATenantFindsItsOwnPagesInEveryTierAndNoOthers) {
   EXPECT_WORLD_OK(world);
 }
 
-TEST(Namespaces, OneTenantsPagesCanGoWithoutAnothers) {
+TEST(Namespaces, K5_B055_OneTenantsPagesCanGoWithoutAnothers) {
   CoreWorld world(small_world());
   const Tokens prompt = sequence_of(21);
   world.run_as({}, "a", prompt);
@@ -138,7 +152,7 @@ TEST(Namespaces, AnEmptySaltIsNone) {
   EXPECT_WORLD_OK(world);
 }
 
-TEST(Namespaces, WhatIsTooLongIsRefusedByName) {
+TEST(Namespaces, K5_B057_WhatIsTooLongIsRefusedByName) {
   CoreWorld world(small_world());
   const Tokens prompt = sequence_of(21);
   const std::string text(kNamespaceBytesMax + 1, 'x');
@@ -157,7 +171,7 @@ TEST(Namespaces, WhatIsTooLongIsRefusedByName) {
 
 // The keys of requests without a namespace are those of stores that were filled before there were
 // any.
-TEST(Namespaces, NoNamespaceIsNoSeed) {
+TEST(Namespaces, K5_B049_B055_NoNamespaceIsNoSeed) {
   EXPECT_FALSE(namespace_seed({}, {}).has_value());
   EXPECT_FALSE(namespace_seed({}, "").has_value());
   EXPECT_TRUE(namespace_seed("", {}).has_value());

@@ -24,6 +24,7 @@ PoolSpec pool(std::string name, std::uint64_t page_bytes, std::string source = "
 // A logical anchor, a side pool on its ids, one with ids of its own, and a borrower of that one.
 ModelSpec synthetic() {
   ModelSpec model;
+  model.weights_digest = "abc";
   model.pools = {pool("kv", 0), pool("c4", 100, "kv"), pool("swa", 200),
                  pool("c4_state", 50, "swa")};
   return model;

@@ -12,6 +12,7 @@ namespace {
 
 RegistrationCheck draft_check() {
   RegistrationCheck check;
+  check.model.weights_digest = "abc";
   PoolSpec kv;
   kv.page_bytes = 4096;
   PoolSpec draft = kv;

@@ -74,6 +74,9 @@ void put(Sha256& sha, std::string_view text) {
 
 Status validate(const ModelSpec& model) {
   if (model.pools.empty()) return invalid("there are no pools");
+  if (model.weights_digest.empty()) {
+    return invalid("weights_digest is empty: pages of other weights could not be told from these");
+  }
   if (!model.anchor().index_source.empty()) {
     return invalid(fmt::format("anchor pool {} must own its page ids", model.anchor().name));
   }

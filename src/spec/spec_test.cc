@@ -26,6 +26,9 @@ TEST(ModelSpec, RefusesWhatDoesNotHold) {
   model.pools.clear();
   EXPECT_EQ(validate(model).code(), StatusCode::invalid_argument);
   model = small_model();
+  model.weights_digest.clear();
+  EXPECT_EQ(validate(model).code(), StatusCode::invalid_argument) << "whose pages?";
+  model = small_model();
   model.pools.push_back(model.pools[0]);
   EXPECT_EQ(validate(model).code(), StatusCode::invalid_argument) << "duplicate name";
   model.pools[1].name = "swa";
@@ -66,6 +69,15 @@ TEST(ModelSpec, IdentityChangesWithEveryFieldThatChangesBytes) {
   EXPECT_TRUE(differs([](ModelSpec& m) { m.pools[0].dtype = "f16"; }));
   EXPECT_TRUE(differs([](ModelSpec& m) { m.pools[0].name = "kv2"; }));
   EXPECT_TRUE(differs([](ModelSpec& m) { m.ranks.tp_size = 2; }));
+}
+
+// The same in every process, on every machine and in every version, or what is stored is lost. Made
+// by a program of its own: SHA-256 over the fields in order, each behind its length in 8
+// little-endian bytes: hitide-identity, 1, abc, 2, engine=1, kv=q8_0, 1, kv, "3 4 64 0 0 0 0 0 0",
+// dtype, index_source (both empty), "1 1 1".
+TEST(ModelSpec, K5_B065_TheIdentityIsTheGoldenOne) {
+  EXPECT_EQ(identity_digest(small_model()).to_hex(),
+            "d5a16cf841f156f4fce298c0b6e87316a21ee2f37144801fa852b9bf8539563e");
 }
 
 TEST(PageLayout, SlotHoldsHeaderAndPayloadAligned) {
