@@ -373,7 +373,8 @@ TEST_P(ObjectStoreSuite, EmptyObjectsAreRefused) {
   EXPECT_EQ(exists_object(store(), "empty"), StatusCode::not_found);
 }
 
-TEST_P(SizeLimitSuite, ObjectsAboveTheLimitAreRefusedAndThoseBelowReadBack) {
+// K12 B163: what is taken can be read.
+TEST_P(SizeLimitSuite, K12_B163_ObjectsAboveTheLimitAreRefusedAndThoseBelowReadBack) {
   const std::uint64_t limit = store().capabilities().object_bytes_max;
   ASSERT_LE(limit, 64u << 20) << "out of a test's reach";
   for (const std::uint64_t size : {limit - 1, limit}) {

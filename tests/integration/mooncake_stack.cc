@@ -106,6 +106,7 @@ MooncakeStack::MooncakeStack(const std::string& python, int segment_mb, Mode mod
       python, std::string(HITIDE_SOURCE_DIR) + "/tests/integration/mooncake_stack.py",
       "--segment-mb", std::to_string(segment_mb)};
   if (mode == Mode::standalone) command.push_back("--daemon");
+  if (mode == Mode::disks) command.push_back("--offload");
   pid_ = run(command, in[0], out[1]);
   ::close(in[0]);
   ::close(out[1]);

@@ -21,7 +21,8 @@ std::string find_mooncake_python(std::string& why_not);
 
 class MooncakeStack {
  public:
-  enum class Mode : std::uint8_t { embedded, standalone };
+  // disks: embedded, and owners may keep objects on their disks.
+  enum class Mode : std::uint8_t { embedded, standalone, disks };
   // Fails the test where it does not start.
   explicit MooncakeStack(const std::string& python, int segment_mb = 512,
                          Mode mode = Mode::embedded);

@@ -2,12 +2,14 @@
 `hitide store up` starts them.
 
     PYTHON tests/integration/mooncake_stack.py [--segment-mb N] [--lease SECONDS] [--daemon]
+           [--offload]
 
 Needs an interpreter that has the package. Speaks in lines: first
 `ready MASTER METRICS_PORT DAEMON_PORT`, then one answer, `ok` or `error WHY`, to each command on
 standard input: `clear`, `stop-owner` (SIGSTOP), `continue-owner`, `kill-owner`, `start-owner`, and
-the same four for the master. With --daemon the owner is a store daemon for thin clients. It stops
-everything and ends when standard input closes.
+the same four for the master. With --daemon the owner is a store daemon for thin clients, with
+--offload owners may keep objects on their disks. It stops everything and ends when standard input
+closes.
 """
 
 import argparse
@@ -30,10 +32,11 @@ MASTER_FLAGS = ("--client_ttl=3", "--put_start_discard_timeout_sec=5",
 class Stack:
     """The two processes, and the commands of the tests."""
 
-    def __init__(self, segment_mb, lease, daemon):
+    def __init__(self, segment_mb, lease, daemon, offload):
         self.running = servers.Servers(servers.Settings(
             segment_bytes=segment_mb << 20, embedded=not daemon,
-            master_flags=(f"--default_kv_lease_ttl={lease}s", *MASTER_FLAGS)))
+            master_flags=(f"--default_kv_lease_ttl={lease}s", *MASTER_FLAGS,
+                          *(("--enable_offload=true",) if offload else ()))))
         self.client = None
 
     def start(self):
@@ -84,8 +87,9 @@ def main():
     parser.add_argument("--segment-mb", type=int, default=512)
     parser.add_argument("--lease", type=int, default=2)
     parser.add_argument("--daemon", action="store_true", help="for thin clients")
+    parser.add_argument("--offload", action="store_true", help="owners may use their disks")
     arguments = parser.parse_args()
-    stack = Stack(arguments.segment_mb, arguments.lease, arguments.daemon)
+    stack = Stack(arguments.segment_mb, arguments.lease, arguments.daemon, arguments.offload)
     try:
         print(stack.start(), flush=True)
         for line in sys.stdin:

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -10,6 +11,10 @@
 #include <mutex>
 #include <string>
 #include <vector>
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -137,6 +142,24 @@ class FileStoreTest : public testing::Test {
     if (!store.ok()) return store.status();
     store_ = std::move(*store);
     return {};
+  }
+  // Opens the store and runs the body in a process of its own, so that its limit is its own too.
+  template <typename Body>
+  void in_a_process_with(decltype(RLIMIT_FSIZE) resource, rlim_t limit, const Body& body) {
+    const pid_t child = ::fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      std::signal(SIGXFSZ, SIG_IGN);
+      const rlimit both{.rlim_cur = limit, .rlim_max = limit};
+      const bool set = ::setrlimit(resource, &both) == 0 && open().ok();
+      if (set) body();
+      store_.reset();
+      ::_exit(set && !testing::Test::HasFailure() ? 0 : 1);
+    }
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << "killed by " << WTERMSIG(status);
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "what failed stands above";
   }
   StatusCode put(const std::string& key, std::size_t size) {
     return put_object(*store_, key, bytes_of(key, size));

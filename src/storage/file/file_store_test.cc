@@ -103,7 +103,7 @@ TEST_F(FileStoreTest, UnusableDirectoriesAreSaid) {
   EXPECT_EQ(open().code(), StatusCode::invalid_argument);
 }
 
-TEST_F(FileStoreTest, BadFilesDoNotPreventOpening) {
+TEST_F(FileStoreTest, K12_B161_BadFilesDoNotPreventOpeningAndCountOnce) {
   ASSERT_TRUE(open().ok());
   const int count = fill_segments(3);
   const std::uint64_t used = store_->stats().bytes_used;
@@ -116,11 +116,14 @@ TEST_F(FileStoreTest, BadFilesDoNotPreventOpening) {
   ASSERT_EQ(::mkfifo((folder + "000104.seg").c_str(), 0600), 0);
   write_bytes(folder + "7.seg", {'x'});
   write_bytes(folder + "notes.txt", {'x'});
-  ASSERT_TRUE(open().ok());
-  EXPECT_EQ(held(count), count);
-  EXPECT_EQ(store_->stats().bytes_used,
-            used + 10'000 + std::filesystem::file_size(folder + "000102.seg"))
-      << "what cannot be read still takes space";
+  for (int scan = 0; scan < 3; ++scan) {
+    ASSERT_TRUE(open().ok());
+    EXPECT_EQ(held(count), count);
+    EXPECT_EQ(store_->stats().objects, static_cast<std::uint64_t>(count));
+    EXPECT_EQ(store_->stats().bytes_used,
+              used + 10'000 + std::filesystem::file_size(folder + "000102.seg"))
+        << "what cannot be read still takes space, once";
+  }
   EXPECT_EQ(put("new", 100), kOk);
   ASSERT_TRUE(open().ok());
   EXPECT_EQ(check("new", 100), kOk);
@@ -443,7 +446,7 @@ TEST_F(FileStoreTest, EvictsTheOldestAndStaysWithinTheLimit) {
   EXPECT_EQ(store_->stats().evicted_objects, static_cast<std::uint64_t>(300 - kept));
 }
 
-TEST_F(FileStoreTest, FilesOfEarlierRunsCountInTheLimit) {
+TEST_F(FileStoreTest, K12_B157_FilesOfEarlierRunsCountInTheLimit) {
   options_.bytes_max = 16u << 20;
   ASSERT_TRUE(open().ok());
   for (int n = 0; n < 100; ++n) ASSERT_EQ(put(name(n), kSize), kOk);
@@ -454,7 +457,7 @@ TEST_F(FileStoreTest, FilesOfEarlierRunsCountInTheLimit) {
   EXPECT_GT(held(100), 20);
 }
 
-TEST_F(FileStoreTest, ASegmentThatCannotBeDeletedDoesNotStopEviction) {
+TEST_F(FileStoreTest, K12_B153_ASegmentThatCannotBeDeletedDoesNotStopEviction) {
   options_.bytes_max = 8u << 20;
   files_.unremovable = "000001.seg";
   ASSERT_TRUE(open().ok());
@@ -464,7 +467,7 @@ TEST_F(FileStoreTest, ASegmentThatCannotBeDeletedDoesNotStopEviction) {
   EXPECT_EQ(check(name(199), kSize), kOk);
 }
 
-TEST_F(FileStoreTest, WhenNothingCanBeDeletedPutsAreRefusedWithoutSpinning) {
+TEST_F(FileStoreTest, K12_B153_WhenNothingCanBeDeletedPutsAreRefusedWithoutSpinning) {
   options_.bytes_max = 8u << 20;
   files_.unremovable = ".seg";
   ASSERT_TRUE(open().ok());

@@ -1,13 +1,10 @@
 // Disks without space: which bound was hit, what the store gives up for it, and when it goes on.
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdint>
 #include <string>
 
 #include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -153,7 +150,6 @@ TEST_F(FullDiskTest, TheStoresOwnLimitPausesNothing) {
 
 // ---- files that may not grow --------------------------------------------------------------------
 
-// Runs in a process of its own, so that its limit is its own too.
 class FileSizeTest : public FullDiskTest {
  protected:
   FileSizeTest() {
@@ -162,20 +158,7 @@ class FileSizeTest : public FullDiskTest {
   }
   template <typename Body>
   void with_files_of_at_most(std::uint64_t bytes, const Body& body) {
-    const pid_t child = ::fork();
-    ASSERT_GE(child, 0);
-    if (child == 0) {
-      std::signal(SIGXFSZ, SIG_IGN);
-      const rlimit limit{.rlim_cur = bytes, .rlim_max = bytes};
-      const bool set = ::setrlimit(RLIMIT_FSIZE, &limit) == 0 && open().ok();
-      if (set) body();
-      store_.reset();
-      ::_exit(set && !HasFailure() ? 0 : 1);
-    }
-    int status = 0;
-    ASSERT_EQ(::waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status)) << "killed by " << WTERMSIG(status);
-    EXPECT_EQ(WEXITSTATUS(status), 0) << "what failed stands above";
+    in_a_process_with(RLIMIT_FSIZE, bytes, body);
   }
   std::uint64_t bytes_on_disk() {
     std::uint64_t bytes = 0;

@@ -142,15 +142,22 @@ int SegmentFile::write(const NewRecord& record,
   const int error =
       write_fully(files_, fd_.get(), pieces, record.offset + kBlockBytes, payload_bytes);
   if (error != 0) return error;
-  return write_block(encode_record({.kind = RecordKind::object,
-                                    .payload_bytes = payload_bytes,
-                                    .payload_checksum = checksum_of(buffers),
-                                    .sequence = record.sequence,
-                                    .segment_id = header_.id,
-                                    .offset = record.offset,
-                                    .written_s = record.written_s,
-                                    .key = record.key}),
-                     record.offset);
+  RecordHeader header = {.kind = RecordKind::object,
+                         .payload_bytes = payload_bytes,
+                         .payload_checksum = checksum_of(buffers),
+                         .sequence = record.sequence,
+                         .segment_id = header_.id,
+                         .offset = record.offset,
+                         .written_s = record.written_s,
+                         .key = record.key};
+  const int failed = write_block(encode_record(header), record.offset);
+  if (failed != 0) {
+    // The part of the block that was written may be a whole header. What the caller is told to have
+    // failed must not appear at the next start; where this fails too, it may.
+    header.kind = RecordKind::erased;
+    static_cast<void>(write_block(encode_record(header), record.offset));
+  }
+  return failed;
 }
 
 std::optional<RecordHeader> SegmentFile::match(const Block& block, const Place& place) const {

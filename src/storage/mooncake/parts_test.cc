@@ -9,6 +9,8 @@
 #include <chrono>
 #include <future>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -222,6 +224,42 @@ TEST_F(RegionTableTest, WhatALaterAgentRefusesIsKeptButNotFound) {
   EXPECT_EQ(unmaps_, 0) << "the agent does not have it";
   table_.map_all([](const auto&) { return Status(); });
   EXPECT_EQ(table_.refused(), 0u);
+}
+
+// K12 B167: two threads register and unregister, one within the other; no two regions that live
+// have one number, and every number is given back.
+TEST_F(RegionTableTest, K12_B167_NumbersAreUniqueAmongWhatLives) {
+  std::mutex mutex;
+  std::multiset<std::uint32_t> live;
+  std::size_t doubled = 0;
+  const auto map = [&](const RegionTable::Region& region) {
+    const std::lock_guard lock(mutex);
+    live.insert(region.number);
+    if (live.count(region.number) > 1) ++doubled;
+    return Status();
+  };
+  const auto unmap = [&](std::uint32_t number) {
+    const std::lock_guard lock(mutex);
+    live.erase(live.find(number));
+    return Status();
+  };
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < 2; ++thread) {
+    threads.emplace_back([&, base = thread * (32 << 10)] {
+      for (int round = 0; round < 1000; ++round) {
+        for (const std::size_t from : {base, base + 8192}) {
+          EXPECT_TRUE(table_.add({.bytes = span(from, 4096), .fd = 5}, map).ok());
+        }
+        for (const std::size_t from : {base + 8192, base}) {
+          EXPECT_TRUE(table_.remove(span(from, 4096), unmap).ok());
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(doubled, 0u);
+  EXPECT_TRUE(live.empty());
+  EXPECT_EQ(table_.size(), 0u);
 }
 
 // Adopting a pool takes seconds a gigabyte; calls for other pools go on meanwhile.
