@@ -28,6 +28,8 @@ void add_store(CLI::App& app, Run& run);
 void add_inspect(CLI::App& app, Run& run);
 void add_verify(CLI::App& app, Run& run);
 void add_warm(CLI::App& app, Run& run);
+void add_export(CLI::App& app, Run& run);
+void add_import(CLI::App& app, Run& run);
 void add_replay(CLI::App& app, Run& run);
 void add_keys(CLI::App& app, Run& run);
 void add_version(CLI::App& app, Run& run);

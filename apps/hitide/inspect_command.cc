@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "bytes_text.h"
 #include "cli.h"
 #include "master_numbers.h"
 #include "store_place.h"
@@ -41,18 +42,6 @@ std::string age_text(std::uint64_t at_s, std::uint64_t now_s) {
   if (age < 7200.0) return fmt::format("{:.0f} min", age / 60.0);
   if (age < 172800.0) return fmt::format("{:.1f} h", age / 3600.0);
   return fmt::format("{:.1f} d", age / 86400.0);
-}
-
-std::string bytes_text(std::uint64_t bytes) {
-  constexpr std::uint64_t kUnit = 1024;
-  constexpr const char* kNames[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  while (value >= kUnit && unit + 1 < std::size(kNames)) {
-    value /= kUnit;
-    ++unit;
-  }
-  return fmt::format("{:.{}f} {}", value, unit == 0 ? 0 : 1, kNames[unit]);
 }
 
 nlohmann::ordered_json json_of(const FileStoreContents& store, std::uint64_t now_s) {

@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <exception>
-#include <fstream>
 #include <memory>
 #include <optional>
 
@@ -13,6 +11,7 @@
 #include <hitide/page_hash.h>
 
 #include "cli.h"
+#include "read_input.h"
 
 namespace hitide::cli {
 namespace {
@@ -32,29 +31,6 @@ struct Arguments {
   std::string pool = "kv";
   bool json = false;
 };
-
-Result<std::vector<std::int64_t>> read_tokens(const std::string& path) {
-  const auto refuse = [&](const std::string& why) {
-    return Status(StatusCode::invalid_argument, "--tokens-file: " + path + ": " + why);
-  };
-  std::ifstream file(path, std::ios::binary);
-  if (!file) return refuse("cannot be read");
-  try {
-    const auto json = nlohmann::json::parse(file);
-    if (!json.is_array()) return refuse("must hold a JSON list of token ids");
-    std::vector<std::int64_t> tokens;
-    tokens.reserve(json.size());
-    for (const auto& token : json) {
-      if (!token.is_number_integer()) {
-        return refuse("place " + std::to_string(tokens.size()) + " is not a whole number");
-      }
-      tokens.push_back(token.get<std::int64_t>());
-    }
-    return tokens;
-  } catch (const std::exception& error) {
-    return refuse(error.what());
-  }
-}
 
 int print_keys(const Arguments& arguments) {
   const std::string& name_space = arguments.name_space;

@@ -62,6 +62,8 @@ int parse_and_run(int argc, char** argv) {
   add_inspect(app, run);
   add_verify(app, run);
   add_warm(app, run);
+  add_export(app, run);
+  add_import(app, run);
   add_replay(app, run);
   add_keys(app, run);
   add_version(app, run);

@@ -2,9 +2,12 @@
 
 #include <cerrno>
 #include <cstdio>
+#include <exception>
 #include <memory>
 #include <system_error>
 #include <vector>
+
+#include <nlohmann/json.hpp>
 
 namespace hitide::cli {
 
@@ -29,6 +32,29 @@ Result<std::string> read_input(const std::string& path) {
   }
   if (std::ferror(file.get()) != 0) return refuse(errno);
   return text;
+}
+
+Result<std::vector<std::int64_t>> read_tokens(const std::string& path) {
+  const auto refuse = [&](const std::string& why) {
+    return Status(StatusCode::invalid_argument, "--tokens-file: " + path + ": " + why);
+  };
+  const Result<std::string> text = read_input(path);
+  if (!text.ok()) return text.status().with_context("--tokens-file");
+  try {
+    const auto json = nlohmann::json::parse(*text);
+    if (!json.is_array()) return refuse("must hold a JSON list of token ids");
+    std::vector<std::int64_t> tokens;
+    tokens.reserve(json.size());
+    for (const auto& token : json) {
+      if (!token.is_number_integer()) {
+        return refuse("place " + std::to_string(tokens.size()) + " is not a whole number");
+      }
+      tokens.push_back(token.get<std::int64_t>());
+    }
+    return tokens;
+  } catch (const std::exception& error) {
+    return refuse(error.what());
+  }
 }
 
 }  // namespace hitide::cli

@@ -3,7 +3,6 @@
 // The first SIGTERM or SIGINT ends the requests, drains the cache and exits with 0; a second one
 // exits at once. Before the model is loaded there is nothing to lose, and the first one does.
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -18,12 +17,11 @@
 #include "cli.h"
 #include "engine/llama/llama_engine.h"
 #include "serve_arguments.h"
+#include "serve_options_of.h"
 #include "server/http_server.h"
 #include "server/setup.h"
 #include "spec/engine_flags.h"
 #include "spec/option_table.h"
-#include "spec/options_file.h"
-#include "spec/storage_config.h"
 #include "surroundings.h"
 
 namespace hitide::cli {
@@ -31,7 +29,6 @@ namespace {
 
 constexpr Duration kDrainTime = std::chrono::seconds(5);
 constexpr const char* kCommand = "serve";
-constexpr std::uint32_t kDeviceTokensMin = 64;  // the least --context-length
 
 std::atomic<bool> graceful{false};  // a signal asks; otherwise it ends the program
 int wake_pipe[2] = {-1, -1};        // written by the handler, read by the main thread
@@ -86,68 +83,11 @@ char wait_for_end() {
   return why;
 }
 
-// The engine holds whole pages: takes what is beyond the last one off, and refuses what is then too
-// small in the option's own words.
-Status settle_device_tokens(EngineOptions& engine) {
-  const std::uint32_t given = engine.device_tokens;
-  if (given == 0) return {};
-  engine.device_tokens -= given % engine.page_size;
-  const std::uint32_t least = std::max(engine.context_length, kDeviceTokensMin);
-  if (engine.device_tokens >= least) return {};
-  return Status(StatusCode::invalid_argument,
-                "--device-tokens: " + std::to_string(given) + " is " +
-                    std::to_string(given / engine.page_size) + " whole pages of --page-size " +
-                    std::to_string(engine.page_size) + ", and one request needs " +
-                    std::to_string(least) + " tokens");
-}
-
-struct ReadOptions {
-  ServeOptions options;
-  StorageConfigReport storage;
-  bool no_store_path = false;
-};
-
-std::string default_file_store() {
-  return default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
-                            environment("XDG_CACHE_HOME"), environment("HOME"));
-}
-
-Result<ReadOptions> read_options(const GivenOptions& given) {
-  ReadOptions read;
-  ServeOptions& options = read.options;
-  std::vector<std::string> names;
-  for (const auto& [name, value] : given) {
-    if (name == "--config")
-      HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
-  }
-  // What the command line says is set over it.
-  if (!options.config_file.empty()) {
-    auto file = apply_options_file(options.config_file, options);
-    if (!file.ok()) return file.status().with_context("--config");
-    names = std::move(file->given);
-    options.engine_flags = std::move(file->engine_flags);
-  }
-  for (const auto& [name, value] : given) {
-    HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
-    names.push_back(name);
-  }
-  options.cache.storage.mooncake.package_path = installed_package();
-  options.cache.storage.mooncake.python = default_python();
-  HITIDE_ASSIGN_OR_RETURN(read.storage, apply_storage_config(storage_environment(), options));
-  if (options.cache.storage.backend == "file" && options.cache.storage.path.empty()) {
-    options.cache.storage.path = default_file_store();
-    read.no_store_path = options.cache.storage.path.empty();
-  }
-  HITIDE_RETURN_IF_ERROR(settle_options(options, names));
-  HITIDE_RETURN_IF_ERROR(settle_device_tokens(options.engine));
-  return read;
-}
-
 int serve(const GivenOptions& given, std::vector<std::string> engine_flags) {
   const auto fail = [](const Status& status, int code) {
     return complain(kCommand, std::string(status.message()), code);
   };
-  Result<ReadOptions> read = read_options(given);
+  Result<ReadOptions> read = read_serve_options(given);
   if (!read.ok()) return fail(read.status(), kUsage);
   ServeOptions* const options = &read->options;
   for (std::string& flag : engine_flags) options->engine_flags.push_back(std::move(flag));

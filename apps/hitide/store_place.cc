@@ -21,8 +21,7 @@ Result<StorageOptions> store_options(const std::string& backend, const std::stri
   if (storage.mooncake.package_path.empty()) storage.mooncake.package_path = installed_package();
   if (!directory.empty()) storage.path = directory;
   if (backend == "file" && storage.path.empty()) {
-    storage.path = default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
-                                      environment("XDG_CACHE_HOME"), environment("HOME"));
+    storage.path = default_file_store();
     if (storage.path.empty()) {
       return Status(StatusCode::invalid_argument,
                     "no directory is known: name one, or set HOME or XDG_CACHE_HOME");

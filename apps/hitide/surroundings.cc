@@ -25,6 +25,11 @@ Environment storage_environment() {
   return found;
 }
 
+std::string default_file_store() {
+  return default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
+                            environment("XDG_CACHE_HOME"), environment("HOME"));
+}
+
 std::string installed_package() {
   namespace fs = std::filesystem;
   std::error_code error;

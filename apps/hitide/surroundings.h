@@ -13,6 +13,9 @@ std::string environment(const char* name);
 // The variables that the storage configuration may come from.
 Environment storage_environment();
 
+// Where a file store lies that is not configured; empty: nothing says so.
+std::string default_file_store();
+
 // Folder of the Python package of an installed program: share/hitide/python beside the folder that
 // the program is in. Empty: it is not there, and the place where it was built counts.
 std::string installed_package();

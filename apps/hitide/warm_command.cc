@@ -25,7 +25,8 @@ constexpr const char* kCommand = "warm";
 constexpr int kConnectSeconds = 10;
 constexpr int kAnswerSeconds = 1800;
 // Options of `serve` that the engine and the store of this command take.
-constexpr std::array<std::string_view, 12> kRows = {
+constexpr std::array<std::string_view, 13> kRows = {
+    "--config",
     "--model-path",
     "--context-length",
     "--kv-cache-dtype",
@@ -99,7 +100,7 @@ Result<std::unique_ptr<WarmTarget>> target_of(const Arguments& arguments,
                                               const GivenOptions& given) {
   if (!arguments.url_given) {
     for (const auto& [name, value] : given) {
-      if (name == "--model-path") return open_warm_engine(given);
+      if (name == "--model-path" || name == "--config") return open_warm_engine(given);
     }
     return Status(StatusCode::invalid_argument,
                   "give --url, of a server that runs, or --model-path and the store's options");
@@ -116,15 +117,6 @@ Result<std::unique_ptr<WarmTarget>> target_of(const Arguments& arguments,
                   "--url: '" + server.url + "' must begin with http:// or https://");
   }
   return std::unique_ptr<WarmTarget>(std::move(target));
-}
-
-std::string format_of(const Arguments& arguments) {
-  if (arguments.format != "auto") return arguments.format;
-  const std::string& file = arguments.file;
-  const std::string ending = ".jsonl";
-  const bool jsonl = file.size() >= ending.size() &&
-                     file.compare(file.size() - ending.size(), ending.size(), ending) == 0;
-  return jsonl ? "jsonl" : "text";
 }
 
 struct Sums {
@@ -158,7 +150,7 @@ int print(const Arguments& arguments, const Sums& sums) {
 int warm(const Arguments& arguments, const GivenOptions& given) {
   const Result<std::string> content = read_input(arguments.file);
   if (!content.ok()) return complain(kCommand, std::string(content.status().message()), kUsage);
-  const auto prompts = warm_prompts(*content, format_of(arguments));
+  const auto prompts = warm_prompts(*content, prompts_format(arguments.format, arguments.file));
   if (!prompts.ok()) {
     return complain(kCommand, arguments.file + ": " + std::string(prompts.status().message()),
                     kUsage);

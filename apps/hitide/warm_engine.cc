@@ -8,10 +8,9 @@
 #include <fmt/format.h>
 
 #include "engine/llama/llama_engine.h"
+#include "engine_prompt.h"
+#include "serve_options_of.h"
 #include "server/setup.h"
-#include "spec/option_table.h"
-#include "spec/storage_config.h"
-#include "surroundings.h"
 #include "warm_target.h"
 
 namespace hitide::cli {
@@ -50,13 +49,7 @@ class EngineTarget final : public WarmTarget {
 
   Result<WarmedPrompt> compute(const WarmPrompt& prompt) override {
     GenerationRequest request;
-    std::string text = prompt.text;
-    if (!prompt.messages.empty()) {
-      std::vector<ChatMessage> messages;
-      for (const auto& [role, content] : prompt.messages) messages.push_back({role, content});
-      HITIDE_ASSIGN_OR_RETURN(text, engine_->apply_chat_template(messages));
-    }
-    request.prompt = engine_->tokenize(text, true, true);
+    HITIDE_ASSIGN_OR_RETURN(request.prompt, prompt_tokens(*engine_, prompt));
     request.tokens_max = 1;
     request.sampling.temperature = 0.0f;
     request.cache_salt = prompt.cache_salt;
@@ -88,31 +81,18 @@ class EngineTarget final : public WarmTarget {
 };
 
 Result<ServeOptions> read_options(const GivenOptions& given) {
-  ServeOptions options;
-  std::vector<std::string> names;
-  for (const auto& [name, value] : given) {
-    HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
-    names.push_back(name);
-  }
-  StorageOptions& storage = options.cache.storage;
-  storage.mooncake.package_path = installed_package();
-  storage.mooncake.python = default_python();
-  HITIDE_ASSIGN_OR_RETURN(const StorageConfigReport report,
-                          apply_storage_config(storage_environment(), options));
-  log_storage_config(report);
-  if (storage.backend == "file" && storage.path.empty()) {
-    storage.path = default_store_path(environment("SGLANG_HICACHE_FILE_BACKEND_STORAGE_DIR"),
-                                      environment("XDG_CACHE_HOME"), environment("HOME"));
-  }
-  HITIDE_RETURN_IF_ERROR(settle_options(options, names));
-  if (storage.backend == "none" || storage.backend == "null" || storage.backend == "memory") {
-    return Status(StatusCode::invalid_argument,
-                  fmt::format("--hicache-storage-backend: nothing lasts in {}; file or mooncake",
-                              storage.backend));
+  HITIDE_ASSIGN_OR_RETURN(ReadOptions read, read_serve_options(given));
+  set_log_level_by_name(read.options.server.log_level);
+  log_storage_config(read.storage);
+  const std::string& backend = read.options.cache.storage.backend;
+  if (backend == "none" || backend == "null" || backend == "memory") {
+    return Status(
+        StatusCode::invalid_argument,
+        fmt::format("--hicache-storage-backend: nothing lasts in {}; file or mooncake", backend));
   }
   // Each prompt is stored when it has been computed, however often it is used.
-  options.cache.policy.write_policy = WritePolicy::write_through;
-  return options;
+  read.options.cache.policy.write_policy = WritePolicy::write_through;
+  return std::move(read.options);
 }
 
 }  // namespace
@@ -120,7 +100,6 @@ Result<ServeOptions> read_options(const GivenOptions& given) {
 Result<std::unique_ptr<WarmTarget>> open_warm_engine(const GivenOptions& given) {
   HITIDE_ASSIGN_OR_RETURN(const ServeOptions options, read_options(given));
   HITIDE_RETURN_IF_ERROR(check_model_file(options.engine.model_path));
-  set_log_level_by_name(options.server.log_level);
   Result<std::unique_ptr<Engine>> engine = open_llama_engine(options.engine, options.cache);
   if (!engine.ok()) return engine.status();
   const CacheStats stats = (*engine)->cache_stats();

@@ -80,6 +80,11 @@ Result<std::vector<WarmPrompt>> warm_prompts(const std::string& content,
   return prompts;
 }
 
+std::string prompts_format(const std::string& format, const std::string& file) {
+  if (format != "auto") return format;
+  return file.ends_with(".jsonl") ? "jsonl" : "text";
+}
+
 std::string warm_body(const WarmPrompt& prompt) {
   nlohmann::json body = {{"model", "any"}, {"max_tokens", 1}, {"temperature", 0}};
   if (prompt.messages.empty()) {

@@ -23,6 +23,9 @@ struct WarmPrompt {
 // `extra_key`. invalid_argument names the line.
 Result<std::vector<WarmPrompt>> warm_prompts(const std::string& content, const std::string& format);
 
+// What "auto" means for a file of that name; any other format as it is.
+std::string prompts_format(const std::string& format, const std::string& file);
+
 // The body of a request that computes the prompt, and one token.
 std::string warm_body(const WarmPrompt& prompt);
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include <hitide/explanation.h>
+#include <hitide/model_spec.h>
 #include <hitide/options.h>
 #include <hitide/result.h>
 #include <hitide/stats.h>
@@ -123,6 +124,8 @@ class Engine {
  public:
   virtual ~Engine() = default;
   virtual EngineInfo info() const = 0;
+  // What its pages in storage belong to; without pools where it serves without a cache.
+  virtual ModelSpec model_spec() const { return {}; }
 
   virtual std::vector<TokenId> tokenize(std::string_view text, bool add_special,
                                         bool parse_special) const = 0;

@@ -61,6 +61,7 @@ class LlamaEngine final : public Engine {
   }
 
   EngineInfo info() const override;
+  ModelSpec model_spec() const override { return model_spec_; }
   std::vector<TokenId> tokenize(std::string_view text, bool add_special,
                                 bool parse_special) const override;
   std::string detokenize(const std::vector<TokenId>& tokens) const override;
@@ -92,6 +93,7 @@ class LlamaEngine final : public Engine {
     if (StepLoop* const loop = loop_pointer_.load()) loop->wake();
   }
 
+  ModelSpec model_spec_;
   EngineInfo info_;  // constant, but for the next
   mutable std::mutex backend_mutex_;
   std::string storage_backend_;  // guarded by backend_mutex_
@@ -112,6 +114,7 @@ Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, 
   std::unique_ptr<LlamaEngine> engine(new LlamaEngine);
   LlamaEngine* const self = engine.get();
   engine->info_ = setup.info;
+  engine->model_spec_ = setup.spec;
   engine->model_ = std::move(setup.model);
   engine->vocabulary_ = llama_model_get_vocab(engine->model_.get());
   engine->info_.prompt_bytes_max =
