@@ -194,7 +194,7 @@ Result<LlamaContextPtr> open_context(const EngineOptions& options, llama_model& 
 }
 
 void describe_exactness(const Choices& choices, const ContextPlan& plan, const ProbeReport& probe,
-                        EngineInfo& info) {
+                        bool gpu, EngineInfo& info) {
   switch (choices.kv_type) {
     case KvType::q8_0:
       info.exact = true;
@@ -211,7 +211,10 @@ void describe_exactness(const Choices& choices, const ContextPlan& plan, const P
           info.exact ? "bf16 with one thread" : "bf16 has been shown exact with --threads 1 only";
       break;
   }
-  if (info.exact && !probe.same_logits_by_token) {
+  if (gpu) {
+    info.exact = false;
+    info.exact_detail = "layers on a GPU have not been shown to give the same bits each time";
+  } else if (info.exact && !probe.same_logits_by_token) {
     info.exact = false;
     info.exact_detail =
         "measured at start: this file's quantisation gives other bits for other batch shapes";
@@ -272,7 +275,8 @@ Result<EngineSetup> set_up_engine(const EngineOptions& options, const CacheOptio
   info.kv_cache_dtype = to_string(choices.kv_type);
   info.cache_on = cache.enabled && choices.copyable;
   info.cache_detail = !cache.enabled ? "turned off by an option" : choices.copy_detail;
-  describe_exactness(choices, plan, probe, info);
+  const bool gpu = options.gpu_layers > 0 && llama_supports_gpu_offload();
+  describe_exactness(choices, plan, probe, gpu, info);
   if (cache.enabled && !choices.copyable) {
     log_warning("cache_off", {{"model", options.model_path}, {"reason", info.cache_detail}});
   }

@@ -86,6 +86,14 @@ Result<ModelSpec> make_model_spec(const IdentityInputs& in) {
   add("threads_class", any_shape ? std::string("any") : fmt::format("{}", in.threads));
   add("gpu_layers", in.gpu_layers);
   add("backend", llama_print_system_info());
+  if (in.gpu_layers > 0) {
+    for (std::size_t i = 0; i < ggml_backend_dev_count(); ++i) {
+      ggml_backend_dev_t device = ggml_backend_dev_get(i);
+      if (ggml_backend_dev_type(device) == GGML_BACKEND_DEVICE_TYPE_CPU) continue;
+      add("device", fmt::format("{} {}", ggml_backend_dev_name(device),
+                                ggml_backend_dev_description(device)));
+    }
+  }
   // A GPU need not give the same bits in every run, and then nothing stored would be found again.
   if (in.gpu_layers == 0) add("page_of_fixed_tokens", in.probe.page_digest);
 
