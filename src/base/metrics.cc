@@ -54,7 +54,7 @@ void MetricsText::gauge(std::string_view name, std::string_view help, double val
 }
 
 void MetricsText::histogram(std::string_view name, std::string_view help,
-                            const Histogram& histogram) {
+                            const Histogram& histogram, std::string_view labels) {
   header(name, help, "histogram");
   const std::vector<std::uint64_t> counts = histogram.counts();
   std::uint64_t cumulative = 0;
@@ -63,10 +63,12 @@ void MetricsText::histogram(std::string_view name, std::string_view help,
     cumulative += counts[i];
     const std::string bound =
         i < histogram.bounds().size() ? fmt::format("{}", histogram.bounds()[i]) : "+Inf";
-    sample(bucket, label("le", bound), static_cast<double>(cumulative));
+    const std::string le = label("le", bound);
+    sample(bucket, labels.empty() ? le : fmt::format("{},{}", labels, le),
+           static_cast<double>(cumulative));
   }
-  sample(std::string(name) + "_sum", {}, histogram.sum());
-  sample(std::string(name) + "_count", {}, static_cast<double>(cumulative));
+  sample(std::string(name) + "_sum", labels, histogram.sum());
+  sample(std::string(name) + "_count", labels, static_cast<double>(cumulative));
 }
 
 std::string MetricsText::label(std::string_view key, std::string_view value) {

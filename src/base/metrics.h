@@ -49,7 +49,8 @@ class MetricsText {
                std::string_view labels = {});
   void gauge(std::string_view name, std::string_view help, double value,
              std::string_view labels = {});
-  void histogram(std::string_view name, std::string_view help, const Histogram& histogram);
+  void histogram(std::string_view name, std::string_view help, const Histogram& histogram,
+                 std::string_view labels = {});
   // Lines that another page has: none of its names may be on this one.
   void lines(std::string_view lines) { text_ += lines; }
   static std::string label(std::string_view key, std::string_view value);

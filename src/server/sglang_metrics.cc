@@ -1,8 +1,7 @@
 #include "server/sglang_metrics.h"
 
-#include <vector>
-
-#include <fmt/format.h>
+#include <string>
+#include <utility>
 
 #include "base/clock.h"
 
@@ -10,23 +9,6 @@ namespace hitide {
 namespace {
 
 double as_double(std::uint64_t value) { return static_cast<double>(value); }
-
-// With labels, which MetricsText::histogram has not.
-void append_histogram(MetricsText& text, const std::string& name, const char* help,
-                      const Histogram& histogram, const std::string& labels) {
-  std::string lines = fmt::format("# HELP {0} {1}\n# TYPE {0} histogram\n", name, help);
-  const std::vector<std::uint64_t> counts = histogram.counts();
-  std::uint64_t below = 0;
-  for (std::size_t i = 0; i < counts.size(); ++i) {
-    below += counts[i];
-    const bool last = i == histogram.bounds().size();
-    lines += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels,
-                         last ? "+Inf" : fmt::format("{}", histogram.bounds()[i]), below);
-  }
-  lines += fmt::format("{0}_sum{{{1}}} {2}\n{0}_count{{{1}}} {3}\n", name, labels, histogram.sum(),
-                       below);
-  text.lines(lines);
-}
 
 // One cache: its pools and the ways between them, in tokens.
 void append_cache(MetricsText& text, const EngineInfo& info, const CacheStats& stats,
@@ -115,12 +97,12 @@ void append_sglang_metrics(MetricsText& text, const Engine& engine, const Reques
     text.counter("sglang:cached_tokens_total", "Prompt tokens from the cache, by tier",
                  as_double(tokens), MetricsText::label("cache_source", source) + "," + model);
   }
-  append_histogram(text, "sglang:time_to_first_token_seconds",
-                   "From the request to its first token", requests.first_token_seconds_, model);
-  append_histogram(text, "sglang:e2e_request_latency_seconds", "From the request to its end",
-                   requests.total_seconds_, model);
-  append_histogram(text, "sglang:queue_time_seconds", "From the request to its admission",
-                   requests.queue_seconds_, model);
+  text.histogram("sglang:time_to_first_token_seconds", "From the request to its first token",
+                 requests.first_token_seconds_, model);
+  text.histogram("sglang:e2e_request_latency_seconds", "From the request to its end",
+                 requests.total_seconds_, model);
+  text.histogram("sglang:queue_time_seconds", "From the request to its admission",
+                 requests.queue_seconds_, model);
   const EngineInfo info = engine.info();
   if (info.cache_on) append_cache(text, info, stats, model);
 }
