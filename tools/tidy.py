@@ -47,7 +47,8 @@ PUBLIC_LAYERS = {
     "status": 0, "result": 0, "types": 0,
     "options": 1, "stats": 1, "events": 1, "object_store": 1, "mooncake_options": 1, "device": 1,
     "explanation": 1, "file_store": 1, "emulated_device": 1,
-    "model_spec": 1, "page_hash": 1, "request": 1, "registration": 1, "prefix_file": 1,
+    "model_spec": 1, "page_hash": 1, "request": 1, "registration": 1,
+    "prefix_file": 1, "machine": 1,
     "cache": 5, "prefix_handle": 5, "page_store": 5,
 }
 PUBLIC_LINES_MAX = 2000

@@ -1,6 +1,7 @@
 // hitide doctor: which pools a store can take as they are, and what becomes of the others: of a
-// store that is tried, or of a server that runs.
+// store that is tried, or of a server that runs; and what the machine has for a cache.
 
+#include <array>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -8,18 +9,27 @@
 
 #include <CLI/CLI.hpp>
 
+#include <hitide/machine.h>
 #include <hitide/registration.h>
 
 #include "ask_server.h"
 #include "cli.h"
+#include "machine_report.h"
+#include "serve_arguments.h"
+#include "spec/option_table.h"
 #include "spec/storage_config.h"
 #include "storage_text.h"
+#include "store_place.h"
 #include "surroundings.h"
 
 namespace hitide::cli {
 namespace {
 
 constexpr const char* kCommand = "doctor";
+// Options of `serve` that say what is asked of the machine.
+constexpr std::array<std::string_view, 5> kRows = {
+    "--hicache-size", "--hicache-ratio", "--threads", "--host-huge-pages", "--host-numa",
+};
 
 struct Arguments {
   bool url_given = false;
@@ -33,6 +43,8 @@ struct Arguments {
   bool standalone = false;
   bool start_store = false;
   bool no_staging = false;
+  bool backend_given = false;
+  bool machine = false;
   bool json = false;
 };
 
@@ -121,8 +133,59 @@ int ask(const Arguments& arguments) {
   return storage->on ? done : kFailed;
 }
 
-int examine(const Arguments& arguments) {
+// The machine, for what a server would do with these options.
+Result<std::vector<MachineLine>> look_at_machine(const Arguments& arguments,
+                                                 const GivenOptions& given,
+                                                 const StorageOptions& tried) {
+  ServeOptions options;
+  for (const auto& [name, value] : given) {
+    HITIDE_RETURN_IF_ERROR(set_option(option_table(), name, value, options));
+  }
+  MachineCheck check{
+      .host = options.cache.host, .storage = tried, .threads = options.engine.threads};
+  if (check.storage.backend == "file" && check.storage.path.empty()) {
+    check.storage.path = default_file_store();
+  }
+  // Its own store is on this machine, over TCP, whatever is configured.
+  if (arguments.start_store) check.storage.mooncake.protocol = "tcp";
+  for (const std::string& text : arguments.allocators) {
+    if (text.find('=') == std::string::npos) check.host.allocator = text;
+  }
+  return check_machine(check);
+}
+
+int print(const Arguments& arguments, const std::vector<MachineLine>& machine,
+          const std::vector<PoolRegistration>* pools) {
+  if (arguments.json) {
+    const std::string registration =
+        pools == nullptr ? "" : "\"registration\":" + registration_json(*pools) + ",";
+    std::printf("{%s\"machine\":%s}\n", registration.c_str(), machine_json(machine).c_str());
+  } else {
+    if (pools != nullptr) {
+      std::printf("store: %s\n%s", arguments.backend.c_str(), registration_text(*pools).c_str());
+    }
+    std::fputs(machine_text(machine, pools == nullptr).c_str(), stdout);
+  }
+  const int code = printed(kCommand);
+  const bool good = machine_fits(machine) && (pools == nullptr || storage_on(*pools));
+  return good ? code : kFailed;
+}
+
+int examine_machine(const Arguments& arguments, const GivenOptions& given) {
+  // As serve, whose store is in files unless it is told otherwise.
+  const std::string backend = arguments.backend_given ? arguments.backend : "file";
+  const auto storage = store_options(backend, arguments.extra_config, arguments.directory);
+  if (!storage.ok()) return complain(kCommand, std::string(storage.status().message()), kUsage);
+  StorageOptions asked = *storage;
+  if (!arguments.python.empty()) asked.mooncake.python = arguments.python;
+  const auto machine = look_at_machine(arguments, given, asked);
+  if (!machine.ok()) return complain(kCommand, std::string(machine.status().message()), kUsage);
+  return print(arguments, *machine, nullptr);
+}
+
+int examine(const Arguments& arguments, const GivenOptions& given) {
   if (arguments.url_given) return ask(arguments);
+  if (arguments.machine) return examine_machine(arguments, given);
   const Status together = check_mooncake_only(arguments);
   if (!together.ok()) return complain(kCommand, std::string(together.message()), kUsage);
   RegistrationCheck check;
@@ -140,13 +203,9 @@ int examine(const Arguments& arguments) {
     const bool wrong = rows.status().code() == StatusCode::invalid_argument;
     return complain(kCommand, std::string(rows.status().message()), wrong ? kUsage : kFailed);
   }
-  if (arguments.json) {
-    std::printf("{\"registration\":%s}\n", registration_json(*rows).c_str());
-  } else {
-    std::printf("store: %s\n%s", arguments.backend.c_str(), registration_text(*rows).c_str());
-  }
-  const int code = printed(kCommand);
-  return storage_on(*rows) ? code : kFailed;
+  const auto machine = look_at_machine(arguments, given, *storage);
+  if (!machine.ok()) return complain(kCommand, std::string(machine.status().message()), kUsage);
+  return print(arguments, *machine, &*rows);
 }
 
 }  // namespace
@@ -154,13 +213,14 @@ int examine(const Arguments& arguments) {
 void add_doctor(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(kCommand,
                                          "Try a store with pools of a preset: which of them it can "
-                                         "take, and how; or ask a server that "
-                                         "runs.");
+                                         "take, and how; and look at the machine. Or "
+                                         "ask a server that runs.");
   auto arguments = std::make_shared<Arguments>();
-  command->add_option("--hicache-storage-backend", arguments->backend, "The store to try.")
-      ->capture_default_str()
-      ->check(CLI::IsMember({"file", "memory", "mooncake", "null"}))
-      ->type_name("BACKEND");
+  CLI::Option* backend =
+      command->add_option("--hicache-storage-backend", arguments->backend, "The store to try.")
+          ->capture_default_str()
+          ->check(CLI::IsMember({"file", "memory", "mooncake", "null"}))
+          ->type_name("BACKEND");
   command->add_option("--directory", arguments->directory, "Directory of the file store.")
       ->type_name("DIR");
   command
@@ -186,6 +246,9 @@ void add_doctor(CLI::App& app, Run& run) {
       ->type_name("[POOL=]KIND");
   command->add_flag("--no-staging", arguments->no_staging,
                     "Turn pools off that cannot be taken as they are.");
+  command->add_flag("--machine", arguments->machine,
+                    "Look at the machine alone, for a server with these options; try no store.");
+  auto given = add_table_options(*command, kRows);
   CLI::Option* url =
       command->add_option("--url", arguments->server.url, "A server that runs: ask, try nothing.");
   for (CLI::Option* option : command->get_options()) {
@@ -193,10 +256,11 @@ void add_doctor(CLI::App& app, Run& run) {
   }
   command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
       ->needs(url);
-  command->add_flag("--json", arguments->json, "Print one JSON object: registration.");
-  command->callback([&run, arguments, url] {
+  command->add_flag("--json", arguments->json, "Print one JSON object: registration, machine.");
+  command->callback([&run, arguments, given, url, backend] {
     arguments->url_given = url->count() > 0;
-    run = [arguments] { return examine(*arguments); };
+    arguments->backend_given = backend->count() > 0;
+    run = [arguments, given] { return examine(*arguments, *given); };
   });
 }
 

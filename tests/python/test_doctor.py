@@ -226,3 +226,61 @@ def test_wrong_options_are_one_line(program, python, tmp_path):
         assert done.returncode == code, done.stdout + done.stderr
         assert done.stdout == ""
         assert done.stderr.count("\n") == 1 and named in done.stderr
+
+
+def machine(program, *arguments, code=0):
+    """{subject: line}."""
+    done = subprocess.run([program, "doctor", *arguments, "--json"], capture_output=True, text=True,
+                          timeout=60, check=False, env=clean_environment())
+    assert done.returncode == code, done.stdout + done.stderr
+    lines = json.loads(done.stdout)["machine"]
+    for line in lines:
+        assert list(line) == ["subject", "state", "found", "advice"]
+        assert bool(line["advice"]) == (line["state"] != "ok"), line
+    return {line["subject"]: line for line in lines}
+
+
+def test_the_machine_for_a_server_as_it_would_start(program, tmp_path):
+    store = str(tmp_path / "not" / "yet")
+    found = machine(program, "--machine", "--directory", store)
+    assert {"memory", "huge_pages", "locked_memory", "open_files", "numa", "processors", "disk",
+            "file_system"} <= set(found)
+    assert str(tmp_path) in found["disk"]["found"] and store in found["disk"]["found"]
+    assert not (tmp_path / "not").exists(), "nothing is made"
+    many = machine(program, "--machine", "--threads", "512")["processors"]
+    assert many["state"] == "advice" and "--threads" in many["advice"]
+    shm = machine(program, "--machine", "--directory", "/dev/shm/hitide_store")["file_system"]
+    assert shm["state"] == "advice" and "tmpfs" in shm["found"]
+
+
+def test_what_cannot_work_is_a_problem_and_exit_1(program, tmp_path):
+    much = machine(program, "--machine", "--hicache-size", "100TB", code=1)["memory"]
+    assert much["state"] == "problem" and "--hicache-size" in much["advice"]
+    (tmp_path / "file").write_text("")
+    taken = machine(program, "--machine", "--directory", str(tmp_path / "file"), code=1)["disk"]
+    assert taken["state"] == "problem" and "no directory" in taken["found"]
+    absent = str(tmp_path / "absent")
+    none = machine(program, "--machine", "--hicache-storage-backend", "mooncake", "--python",
+                   absent, "--hicache-storage-backend-extra-config",
+                   '{"master_server_address": "127.0.0.1:1"}', code=1)["interpreter"]
+    assert none["state"] == "problem" and absent in none["found"]
+
+
+def test_the_interpreter_that_has_mooncake(program, python):
+    found = machine(program, "--machine", "--hicache-storage-backend", "mooncake", "--python",
+                    python, "--hicache-storage-backend-extra-config",
+                    '{"master_server_address": "127.0.0.1:1"}')
+    assert found["interpreter"]["state"] == "ok" and python in found["interpreter"]["found"]
+
+
+def test_a_trial_has_both_and_its_text_what_to_do(program):
+    done = subprocess.run([program, "doctor", "--json"], capture_output=True, text=True, timeout=60,
+                          check=False, env=clean_environment())
+    assert set(json.loads(done.stdout)) == {"registration", "machine"}
+    text = subprocess.run([program, "doctor", "--threads", "512"], capture_output=True, text=True,
+                          timeout=60, check=False, env=clean_environment()).stdout
+    assert "L3 is on" in text and "machine: " in text and "processors     advice" in text
+    assert "open_files     ok" not in text, "only what is to be done"
+    wrong = subprocess.run([program, "doctor", "--threads", "many"], capture_output=True, text=True,
+                           timeout=60, check=False, env=clean_environment())
+    assert wrong.returncode == 2 and "--threads" in wrong.stderr
