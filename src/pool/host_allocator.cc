@@ -1,6 +1,7 @@
 #include "pool/host_allocator.h"
 
 #include <cerrno>
+#include <limits>
 #include <utility>
 
 #include <sys/mman.h>
@@ -10,11 +11,22 @@
 namespace hitide {
 namespace {
 
+// Room for alignment must fit beside the bytes, and the kernel's offsets are signed.
+constexpr std::uint64_t kBytesMax = std::numeric_limits<std::int64_t>::max() - 2 * kHugePageBytes;
+
+Status check_size(const std::string& name, std::uint64_t bytes) {
+  if (bytes == 0) return Status(StatusCode::invalid_argument, name + ": memory of 0 bytes");
+  if (bytes <= kBytesMax) return {};
+  return Status(StatusCode::resource_exhausted,
+                name + ": " + std::to_string(bytes) + " bytes are more than can be mapped");
+}
+
 class MmapAllocator final : public HostAllocator {
  public:
   AllocatorKind kind() const override { return AllocatorKind::mmap; }
 
   Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    HITIDE_RETURN_IF_ERROR(check_size(name, bytes));
     // Addresses with room for the next huge page; what is not needed of them goes back.
     const std::uint64_t room_bytes = bytes + kHugePageBytes;
     void* const room =
@@ -44,6 +56,7 @@ class ShmAllocator final : public HostAllocator {
   AllocatorKind kind() const override { return AllocatorKind::shm; }
 
   Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) override {
+    HITIDE_RETURN_IF_ERROR(check_size(name, bytes));
     HostSegment segment;
     HITIDE_ASSIGN_OR_RETURN(segment.fd, create_memory_file(name, bytes));
     HITIDE_ASSIGN_OR_RETURN(segment.bytes, map_memory_file(segment.fd, name, bytes));

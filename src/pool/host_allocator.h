@@ -43,7 +43,8 @@ class HostAllocator {
   // A decorator answers with the kind of what it wraps.
   virtual AllocatorKind kind() const = 0;
   // `name` is shown in /proc/PID/maps where the system can. The bytes are zero, aligned to 4096.
-  // resource_exhausted or unavailable: refused; the message names the call.
+  // resource_exhausted or unavailable: refused; the message names the call. invalid_argument: no
+  // bytes.
   virtual Result<HostSegment> allocate(const std::string& name, std::uint64_t bytes) = 0;
   virtual void release(HostSegment segment) = 0;
 };

@@ -1,12 +1,15 @@
 #include "pool/host_allocator.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "pool/host_pool.h"
 #include "pool/registrability.h"
@@ -77,6 +80,53 @@ TEST(HostAllocator, MemoryIsZeroAlignedAndWritable) {
     allocator->release(std::move(segment).value());
   }
   EXPECT_EQ(client.out, 0);
+}
+
+// Bytes of this process's address space. Takes none itself.
+std::uint64_t mapped_bytes() {
+  const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  char text[128] = {};
+  EXPECT_GT(::read(fd, text, sizeof text - 1), 0);
+  ::close(fd);
+  return std::strtoull(text, nullptr, 10) * 4096;
+}
+
+// Whole or not by huge pages and by pages: what was mapped is unmapped, no more and no less.
+TEST(HostAllocator, K16_B213_WhatIsMappedIsUnmapped) {
+  constexpr std::uint64_t kHuge = 2u << 20;
+  for (const auto& allocator : {mmap_allocator(), shm_allocator()}) {
+    mapped_bytes();
+    allocator->release(allocator->allocate("t", 1).value());  // what is set up once is there
+    for (const std::uint64_t bytes :
+         {std::uint64_t{1}, std::uint64_t{4095}, std::uint64_t{4096}, std::uint64_t{4097},
+          kHuge - 4096, kHuge - 1, kHuge, kHuge + 1, kHuge + 4096, 3 * kHuge / 2, 5 * kHuge - 1}) {
+      SCOPED_TRACE(testing::Message() << to_string(allocator->kind()) << " " << bytes);
+      const std::uint64_t before = mapped_bytes();
+      Result<HostSegment> segment = allocator->allocate("t", bytes);
+      const std::uint64_t during = mapped_bytes();
+      ASSERT_TRUE(segment.ok()) << segment.status().to_string();
+      EXPECT_EQ(during - before, (bytes + 4095) / 4096 * 4096);
+      EXPECT_EQ(segment->bytes.size(), bytes);
+      std::memset(segment->bytes.data(), 0x5a, bytes);
+      allocator->release(std::move(segment).value());
+      EXPECT_EQ(mapped_bytes(), before);
+    }
+  }
+}
+
+TEST(HostAllocator, K16_B213_SizesThatCannotBeAreRefusedAndMapNothing) {
+  for (const auto& allocator : {mmap_allocator(), shm_allocator()}) {
+    SCOPED_TRACE(to_string(allocator->kind()));
+    const std::uint64_t before = mapped_bytes();
+    EXPECT_EQ(allocator->allocate("t", 0).status().code(), StatusCode::invalid_argument);
+    for (const std::uint64_t bytes :
+         {UINT64_MAX, UINT64_MAX - 4095, UINT64_MAX - (2u << 20), std::uint64_t{1} << 63}) {
+      EXPECT_EQ(allocator->allocate("t", bytes).status().code(), StatusCode::resource_exhausted)
+          << bytes;
+    }
+    EXPECT_FALSE(allocator->allocate("t", std::uint64_t{1} << 62).ok());
+    EXPECT_EQ(mapped_bytes(), before);
+  }
 }
 
 TEST(HostAllocator, ShmIsSharedThroughItsDescriptor) {

@@ -1,11 +1,17 @@
 // The table of docs/registration.md over a real store, row by row: what the rule answers, which way
 // pages then take, and that nothing stays half-registered. Rows that need a failure on command put
 // the double between rule and store, or use the agent's test variables.
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
+#include <iostream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -501,6 +507,116 @@ TEST_P(MooncakeRegistrationTest, K1_B013_AReconnectRegistersAgainAndStrayMemoryI
   pools.expect_travels("kv", Path::zero_copy);
   pools.expect_travels("stray", Path::staged);
   expect_warnings(pools, 0);
+}
+
+// Memory as an engine may come with it: named, mapped, bound to the first node or not.
+class EnginesMemory {
+ public:
+  struct Kind {
+    const char* name;
+    AllocatorKind allocator;
+    bool on_heap = false;
+    bool file = false;
+    bool huge = false;
+    bool bound = false;
+  };
+  static constexpr std::size_t kBytes = 4u << 20;
+
+  explicit EnginesMemory(const Kind& kind) : kind_(kind) {
+    void* at = MAP_FAILED;
+    if (kind.on_heap) {
+      at = std::aligned_alloc(4096, kBytes);
+    } else if (kind.file) {
+      const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING | (kind.huge ? MFD_HUGETLB : 0u);
+      fd_ = UniqueFd(::memfd_create("engine", flags));
+      if (::ftruncate(fd_.get(), kBytes) == 0 &&
+          ::fcntl(fd_.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0) {
+        at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+      }
+    } else {
+      const int flags = MAP_PRIVATE | MAP_ANONYMOUS | (kind.huge ? MAP_HUGETLB : 0);
+      at = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    }
+    if (at == MAP_FAILED || at == nullptr) return;
+    bytes_ = {static_cast<std::byte*>(at), kBytes};
+    const unsigned long first_node = 1;
+    if (kind.bound && ::syscall(SYS_mbind, at, kBytes, 2, &first_node, 64ul, 0u) != 0) unbound_ = 1;
+  }
+  ~EnginesMemory() {
+    if (bytes_.empty()) return;
+    kind_.on_heap ? std::free(bytes_.data())
+                  : static_cast<void>(::munmap(bytes_.data(), bytes_.size()));
+  }
+  EnginesMemory(const EnginesMemory&) = delete;
+  EnginesMemory& operator=(const EnginesMemory&) = delete;
+
+  std::span<std::byte> bytes() const { return bytes_; }  // empty: this machine has none of it
+  bool bound() const { return kind_.bound && unbound_ == 0; }
+  PoolMemory told() const {
+    PoolMemory memory;
+    memory.pool = "kv";
+    memory.in_use = true;
+    memory.allocator = kind_.allocator;
+    memory.regions = {{.bytes = bytes_, .fd = fd_.get()}};
+    return memory;
+  }
+
+ private:
+  const Kind kind_;
+  UniqueFd fd_;
+  std::span<std::byte> bytes_;
+  int unbound_ = 0;
+};
+
+// K16 B215: memory of every kind has a verdict, and its pages travel: as they lie where the client
+// can map them, else by way of others.
+TEST_P(MooncakeRegistrationTest, K16_B215_MemoryOfEveryKindHasAVerdictAndTravels) {
+  using Kind = EnginesMemory::Kind;
+  for (const Kind& kind :
+       {Kind{.name = "malloc", .allocator = AllocatorKind::none, .on_heap = true},
+        Kind{.name = "mmap", .allocator = kMmap},
+        Kind{.name = "mmap on a node", .allocator = kMmap, .bound = true},
+        Kind{.name = "mmap, hugetlb", .allocator = kMmap, .huge = true},
+        Kind{.name = "memfd", .allocator = kShm, .file = true},
+        Kind{.name = "memfd on a node", .allocator = kShm, .file = true, .bound = true},
+        Kind{.name = "memfd, hugetlb", .allocator = kShm, .file = true, .huge = true}}) {
+    SCOPED_TRACE(kind.name);
+    const EnginesMemory memory(kind);
+    if (memory.bytes().empty() || (kind.bound && !memory.bound())) {
+      std::cout << "not tried: " << kind.name << ": this machine has none\n";
+      EXPECT_TRUE(kind.huge || kind.bound);
+      continue;
+    }
+    MooncakePools pools(options());
+    const auto rows = pools.attach({{.memory = memory.told(), .move_to_store_memory = {}}});
+    // What becomes of files of huge pages has not been seen; that they travel must hold all the
+    // same.
+    const bool unseen = kind.file && kind.huge;
+    const bool direct = unseen ? rows[0].path == Path::zero_copy : kind.allocator == kShm;
+    const Verdict refused =
+        GetParam() == Mode::embedded ? Verdict::not_shareable : Verdict::outside_store_segment;
+    if (!unseen) {
+      expect_row(rows[0], direct ? Verdict::ok : refused, direct ? Path::zero_copy : Path::staged);
+    }
+    const std::string key = std::string("kind/") + kind.name + std::to_string(::getpid()) +
+                            (GetParam() == Mode::embedded ? "e" : "s");
+    const auto source = memory.bytes().subspan(8192, 300'000);
+    const auto target = memory.bytes().subspan(2u << 20, 300'000);
+    const auto content = bytes_of(key, source.size());
+    std::copy(content.begin(), content.end(), source.begin());
+    const MooncakeCounts before = pools.store().counts();
+    EXPECT_EQ(put_object(pools.store(), key, source), StatusCode::ok);
+    const GetItem item{.key = key, .buffers = std::span(&target, 1)};
+    ItemResult result;
+    EXPECT_TRUE(pools.store().get({&item, 1}, {&result, 1}, {}).status.ok());
+    EXPECT_EQ(result.code, StatusCode::ok);
+    EXPECT_TRUE(std::equal(content.begin(), content.end(), target.begin()));
+    const MooncakeCounts after = pools.store().counts();
+    EXPECT_EQ(after.zero_copy_items - before.zero_copy_items, direct ? 2u : 0u);
+    EXPECT_EQ(after.staged_items - before.staged_items, direct ? 0u : 2u);
+    remove_object(pools.store(), key);
+    pools.registry().detach_all();
+  }
 }
 
 // K2 B019: in a group exactly the wrong pool is named, not the anchor, which has no allocator.
