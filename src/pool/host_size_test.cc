@@ -80,6 +80,46 @@ TEST(HostSize, AllPoolsAndEverybodyElseCountTogether) {
   EXPECT_FALSE(size_of(0, kMiB, 100 * kMiB, {{"global_segment_size", UINT64_MAX}}).ok());
 }
 
+// K15 B209: one budget for all pools of a rank, and one limit for all ranks of a machine, each of
+// which sees what those before it have left.
+TEST(HostSize, K15_B209_PoolsAndRanksShareTheirBudgets) {
+  const std::vector<PageLayout> pools = {layout_of(3 * 4096), layout_of(4096)};
+  const std::string limit = "/sys/fs/cgroup/job/memory.max";
+  const auto refused = host_size(bytes_of(100 * kMiB), pools, {64 * kMiB, limit});
+  EXPECT_EQ(refused.status().code(), StatusCode::resource_exhausted);
+  for (const char* part : {"104857600", "67108864", "--hicache-size", limit.c_str()}) {
+    EXPECT_NE(refused.status().message().find(part), std::string_view::npos) << part;
+  }
+  const auto of_rank = host_size(bytes_of(100 * kMiB), pools, {1024 * kMiB, limit});
+  ASSERT_TRUE(of_rank.ok());
+  EXPECT_LE(of_rank->bytes, 100 * kMiB);
+  EXPECT_EQ(of_rank->bytes, std::uint64_t{of_rank->page_count} * 4 * 4096);
+  for (const std::uint64_t asked : {std::uint64_t{0}, 7 * kMiB, 20 * kMiB}) {
+    std::uint64_t taken = 0;
+    for (int rank = 0; rank < 8; ++rank) {
+      const auto size = host_size(bytes_of(asked), pools, {64 * kMiB - taken, limit});
+      if (!size.ok()) {
+        EXPECT_EQ(size.status().code(), StatusCode::resource_exhausted);
+        continue;
+      }
+      if (asked > 0) {
+        EXPECT_LE(size->bytes, asked);
+      }
+      taken += size->bytes;
+    }
+    EXPECT_LE(taken, 64 * kMiB) << asked;
+    EXPECT_GT(taken, 16 * kMiB) << asked;
+  }
+}
+
+// K16 B213: a total that is no multiple of a page leaves the rest.
+TEST(HostSize, K16_B213_ATotalThatIsNoMultipleIsRoundedDown) {
+  const auto size = size_of(10 * kMiB + 4095, kMiB, 100 * kMiB);
+  ASSERT_TRUE(size.ok());
+  EXPECT_EQ(size->page_count, 10u);
+  EXPECT_EQ(size->bytes, 10 * kMiB);
+}
+
 TEST(HostSize, PageCountFitsItsType) {
   const auto size = size_of(0, 4096, std::numeric_limits<std::uint64_t>::max());
   ASSERT_TRUE(size.ok());

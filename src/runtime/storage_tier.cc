@@ -5,8 +5,11 @@
 #include <exception>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "base/log.h"
 #include "runtime/pool_memory.h"
+#include "spec/layout.h"
 
 namespace hitide {
 namespace {
@@ -27,6 +30,21 @@ std::string place_of(const StorageOptions& options, const std::string& backend) 
                                      : "master " + mooncake.master_server_address;
 }
 
+// Every put of a page that is larger would be refused.
+Status pages_fit(const ModelSpec& model, const StoreCapabilities& store) {
+  for (const PoolSpec& pool : model.pools) {
+    if (!pool.required || !has_bytes(pool)) continue;
+    const std::uint64_t bytes = page_layout(pool).object_bytes();
+    if (bytes <= store.object_bytes_max) continue;
+    return Status(StatusCode::invalid_argument,
+                  fmt::format("a page of pool {} has {} bytes, and an object of the {} store at "
+                              "most {}: lower --page-size, or raise that limit ({})",
+                              pool.name, bytes, store.name, store.object_bytes_max,
+                              store.name == "mooncake" ? "object_bytes_max" : "the store's size"));
+  }
+  return {};
+}
+
 TimePoint soon(Duration time) { return SystemClock::instance().now() + time; }
 
 }  // namespace
@@ -45,12 +63,16 @@ StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options,
         *registrar_, RegistrationRules{.staging_allowed = options_.storage.staging},
         counters_.registration);
   } else if (!opened_.status.ok()) {
-    status_ = StorageStatus::off;
-    detail_ = opened_.status.to_string();
-    log_warning("storage_off", {{"backend", backend_},
-                                {"reason", detail_},
-                                {"effect", "device and host go on without storage"}});
+    turn_off(opened_.status);
   }
+}
+
+void StorageTier::turn_off(const Status& reason) {
+  status_ = StorageStatus::off;
+  detail_ = reason.to_string();
+  log_warning("storage_off", {{"backend", backend_},
+                              {"reason", detail_},
+                              {"effect", "device and host go on without storage"}});
 }
 
 StorageTier::~StorageTier() {
@@ -71,6 +93,10 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks, boo
     const PoolMemory memory = pool.describe();
     rows_ = plan_registration(std::span(&memory, 1), opened_.client,
                               {.staging_allowed = options_.storage.staging});
+    return;
+  }
+  if (Status fits = pages_fit(model, opened_.store->capabilities()); !fits.ok()) {
+    turn_off(fits);
     return;
   }
   page_store_ =

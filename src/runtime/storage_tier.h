@@ -3,7 +3,7 @@
 //
 //   store answers? --> attach: register the pool --> lanes run --> on
 //        | not yet: asked again, until it does     | refused: tried again, meanwhile staged
-//        | never:   off
+//        | never, or a page is larger than its objects may be: off
 //
 // Stores of other processes are attached on a thread of the tier.
 //
@@ -93,6 +93,7 @@ class StorageTier {
   Status close(TimePoint deadline);
 
  private:
+  void turn_off(const Status& reason);  // nobody else is there yet
   void attach();
   Status start_lanes(std::unique_ptr<TransferEngine>& lanes);
   void run();

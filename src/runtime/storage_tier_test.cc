@@ -13,6 +13,7 @@
 
 #include "base/file.h"
 #include "base/log.h"
+#include "spec/layout.h"
 #include "storage/memory/memory_store.h"
 #include "tests/support/cache_rig.h"
 
@@ -29,6 +30,7 @@ class ClientDouble final : public ObjectStore {
     StoreCapabilities capabilities = inner_.capabilities();
     capabilities.client = kind_;
     capabilities.name = "double";
+    if (object_bytes_max != 0) capabilities.object_bytes_max = object_bytes_max;
     return capabilities;
   }
   CallOutcome exists(std::span<const std::string_view> keys, std::span<ItemResult> out,
@@ -105,7 +107,8 @@ class ClientDouble final : public ObjectStore {
   Status register_answer;
   int refusals = INT_MAX;  // so often it is given
   bool hands_out_memory = true;
-  std::atomic<bool> throws = false;  // when it is asked whether it is ready
+  std::uint64_t object_bytes_max = 0;  // 0: that of the store below
+  std::atomic<bool> throws = false;    // when it is asked whether it is ready
 
  private:
   const ClientKind kind_;
@@ -295,6 +298,38 @@ TEST(StorageTier, AStoreWhoseCallsFailIsSaidToFail) {
   EXPECT_EQ(stats.storage_backend, "double");
   doubled.store.set_ready(true);
   EXPECT_EQ(rig.cache().stats().storage_status, StorageStatus::on);
+}
+
+// K15 B211: what no put would take is said at the start, with both numbers; not by every put.
+TEST(StorageTier, K15_B211_PagesThatAreLargerThanAnObjectAreRefusedAtStart) {
+  const std::uint64_t bytes = page_layout(small_model().anchor()).object_bytes();
+  for (const ClientKind kind : {ClientKind::local, ClientKind::embedded, ClientKind::standalone}) {
+    for (const std::uint64_t limit : {bytes - 1, bytes}) {
+      SCOPED_TRACE(testing::Message() << to_string(kind) << " " << limit);
+      Doubled doubled(kind);
+      doubled.store.object_bytes_max = limit;
+      Rig rig(small_options(), std::move(doubled.owned));
+      const CacheStats stats = rig.cache().stats();
+      if (limit == bytes) {
+        EXPECT_EQ(stats.storage_status, StorageStatus::on);
+        expect_storage_serves(rig);
+        continue;
+      }
+      EXPECT_EQ(stats.storage_status, StorageStatus::off);
+      for (const std::uint64_t number : {bytes, limit}) {
+        EXPECT_NE(stats.storage_detail.find(std::to_string(number)), std::string::npos)
+            << stats.storage_detail;
+      }
+      EXPECT_NE(stats.storage_detail.find("--page-size"), std::string::npos);
+      expect_host_serves(rig);
+      EXPECT_EQ(rig.cache().stats().storage.puts, 0u);
+      EXPECT_TRUE(rig.cache()
+                      .attach_storage(std::make_unique<MemoryStore>(64u << 20),
+                                      small_options().policy, soon())
+                      .ok());
+      expect_storage_serves(rig);
+    }
+  }
 }
 
 TEST(StorageTier, AFailedAdoptionOfAPoolInUseIsStaged) {

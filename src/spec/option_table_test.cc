@@ -130,7 +130,20 @@ void check_round_trip(std::span<const OptionRow> table, std::span<const Sample> 
   }
 }
 
-TEST(OptionTable, EveryOptionIsSetAndReadBack) {
+// K16 B213: huge pages are the system's own or none; a size that nobody asks the system for is
+// refused and not taken for some other.
+TEST(OptionTable, K16_B213_SizesOfHugePagesAreNoChoice) {
+  for (const char* size : {"2MB", "512MB", "1GB", "3MB", "2097152", "0", "on", ""}) {
+    ServeOptions options;
+    const Status status = set_option(option_table(), "--host-huge-pages", size, options);
+    EXPECT_EQ(status.code(), StatusCode::invalid_argument) << size;
+    EXPECT_NE(status.message().find("--host-huge-pages"), std::string::npos);
+    EXPECT_EQ(options.cache.host.huge_pages, ServeOptions().cache.host.huge_pages);
+  }
+}
+
+// K15 B205: whatever an option is given is what its owner has.
+TEST(OptionTable, K15_B205_EveryOptionIsSetAndReadBack) {
   check_round_trip(option_table(), kSamples);
   check_round_trip(storage_config_table(), kStorageSamples);
 }
@@ -324,7 +337,8 @@ TEST(ServeOptions, ValidationNamesWhatDoesNotFitTogether) {
             std::string::npos);
 }
 
-TEST(ParseBytes, OneTableOfSpellings) {
+// K15 B203: one parser, for every option that is a size; what it does not take is refused by name.
+TEST(ParseBytes, K15_B203_OneTableOfSpellings) {
   const auto bytes = [](std::string_view text) {
     return parse_bytes(text, 1).value_or(UINT64_MAX);
   };
@@ -343,6 +357,15 @@ TEST(ParseBytes, OneTableOfSpellings) {
   for (const std::string_view bad : {"", "-5", "50%", "abc", "18446744073709551616", "4 g b", "gb",
                                      "inf", "nan", "1e30", "0x10"}) {
     EXPECT_EQ(parse_bytes(bad, 1).status().code(), StatusCode::invalid_argument) << bad;
+    for (const auto table : {option_table(), storage_config_table()}) {
+      for (const OptionRow& row : table) {
+        if (row.kind != OptionKind::bytes) continue;
+        ServeOptions options;
+        const Status status = set_option(table, row.name, bad, options);
+        EXPECT_EQ(status.code(), StatusCode::invalid_argument) << row.name << " " << bad;
+        EXPECT_NE(status.message().find(row.name), std::string::npos) << status.to_string();
+      }
+    }
   }
 }
 

@@ -1,5 +1,6 @@
 #include "spec/storage_config.h"
 
+#include <filesystem>
 #include <fstream>
 #include <random>
 
@@ -7,6 +8,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -450,7 +452,9 @@ TEST_F(StorageConfig, TheExtraConfigurationIsTextOrAFileOfItsFormat) {
       << "without an ending it is JSON";
 }
 
-TEST_F(StorageConfig, FilesThatCannotBeReadAreNamed) {
+// K15 B207: a file that is named and cannot be used ends the start; what it does not say is not
+// taken from elsewhere.
+TEST_F(StorageConfig, K15_B207_FilesThatCannotBeReadAreNamed) {
   ASSERT_EQ(::mkfifo((directory_ / "fifo.json").c_str(), 0600), 0);
   struct Case {
     std::string path;
@@ -462,6 +466,9 @@ TEST_F(StorageConfig, FilesThatCannotBeReadAreNamed) {
       {directory_ / "fifo.json", "regular"},
       {file("zero.json", std::string("{}\0", 3)), "zero"},
       {file("half.json", R"({"master_server_address": )"), "not JSON"},
+      {file("empty.json", ""), "not JSON"},
+      {file("comma.json", R"({"master_server_address": "m:1",})"), "not JSON"},
+      {file("comment.json", "// mine\n{}"), "not JSON"},
       {file("list.json", "[1]"), "table"},
       {file("large.json", std::string(2u << 20, ' ')), "more than"},
       {file("twice.json", R"({"protocol": "tcp", "protocol": "rdma"})"), "twice"},
@@ -473,6 +480,16 @@ TEST_F(StorageConfig, FilesThatCannotBeReadAreNamed) {
         AllOf(HasSubstr(std::string(kFlag)), HasSubstr(path), HasSubstr(std::string(part))));
     EXPECT_THAT(refusal({.environment = {{kFile, path}}}),
                 AllOf(HasSubstr(kFile), HasSubstr(path), HasSubstr(std::string(part))));
+  }
+  // A mark of the byte order in front changes nothing of what is read.
+  const std::string marked =
+      file("marked.json", "\xef\xbb\xbf{\"master_server_address\": \"m:7\"}");
+  EXPECT_EQ(read({.environment = {{kFile, marked}}}).master_server_address, "m:7");
+  EXPECT_THAT(report_.mooncake_source, HasSubstr("marked.json"));
+  const std::string secret = file("secret.json", "{}");
+  std::filesystem::permissions(secret, std::filesystem::perms::none);
+  if (::access(secret.c_str(), R_OK) != 0) {  // nothing is hidden from root
+    EXPECT_THAT(refusal({.environment = {{kFile, secret}}}), HasSubstr(secret));
   }
   EXPECT_THAT(refusal({.extra = "@" + file("c.ini", "{}")}),
               AllOf(HasSubstr("c.ini"), HasSubstr(".toml")));

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -141,6 +142,39 @@ TEST_P(MooncakePagesTest, KeysCarryTheBackendsTag) {
   PrefixStops stops;
   EXPECT_TRUE(others.exists_prefix(parts[0].keys, stops, {}).status.ok());
   EXPECT_EQ(stops.longest(), 0u) << "the same model without the tag";
+}
+
+// K15 B211: sixteen puts and gets at once through a staging buffer of two pages: each waits for its
+// turn. What does not fit at all is refused, by its object and by the options.
+TEST_P(MooncakePagesTest, K15_B211_SixteenPutsShareAStagingBufferOfTwoPages) {
+  constexpr std::size_t kPage = 1u << 20;
+  options_.bounce_bytes = 2 * kPage;
+  options_.object_bytes_max = kPage;
+  options_.write_lanes = 16;
+  options_.read_lanes = 16;
+  const auto store = open_ready(options_);
+  ASSERT_TRUE(store);
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < 16; ++thread) {
+    threads.emplace_back([&store, thread] {
+      const std::string tag = "staged/" + std::to_string(thread) + "/";
+      for (int i = 0; i < 4; ++i) {
+        const std::string key = tag + std::to_string(i);
+        EXPECT_EQ(put_object(*store, key, bytes_of(key, kPage)), kOk) << key;
+      }
+      for (int i = 0; i < 4; ++i)
+        EXPECT_EQ(check_object(*store, tag + std::to_string(i), kPage), kOk);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(store->counts().staged_items, 128u);
+  EXPECT_EQ(put_object(*store, "large", bytes_of("large", kPage + 1)),
+            StatusCode::invalid_argument);
+  EXPECT_EQ(exists_object(*store, "large"), kMiss);
+  options_.object_bytes_max = options_.bounce_bytes + 4096;
+  const auto refused = MooncakeStore::open(options_);
+  EXPECT_EQ(refused.status().code(), StatusCode::invalid_argument);
+  EXPECT_NE(refused.status().message().find("object_bytes_max"), std::string_view::npos);
 }
 
 // K14 B191: what a store call has acknowledged, another client reads whole at once.
