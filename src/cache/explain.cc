@@ -118,7 +118,10 @@ MissReason CacheCore::refine(const Request& request, std::uint32_t page, MissRea
   if (page < elsewhere_pages) return MissReason::other_namespace;
   const std::optional<Tier> left = ghost_.find(request.prompt->keys[page]);
   if (!left) return reason;
-  return *left == Tier::device ? MissReason::evicted_device : MissReason::evicted_host;
+  if (*left == Tier::device) return MissReason::evicted_device;
+  // What was not asked for may well be in storage.
+  const bool asked = reason != MissReason::below_threshold && reason != MissReason::rate_limited;
+  return asked ? MissReason::evicted_host : reason;
 }
 
 void CacheCore::keep_explanation(Request& request) {

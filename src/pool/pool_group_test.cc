@@ -8,6 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "base/random.h"
+#include "pool/host_pool.h"
+#include "pool/registrability.h"
+#include "spec/layout.h"
 
 namespace hitide {
 namespace {
@@ -61,6 +64,38 @@ TEST(PoolGroup, BorrowersHaveTheIdsOfTheirSource) {
   EXPECT_EQ(group->allocator(0).free_count(), 10u);
   EXPECT_EQ(group->allocator(2).free_count(), 4u);
   EXPECT_TRUE(group->check().ok());
+}
+
+// faults.md K17 B221: sizes 10, 20 and 30, and an anchor whose size is a number of ids: each pool
+// is reported by its own, full or empty, also as memory.
+TEST(PoolGroup, K17_B221_EachPoolIsReportedByItsOwnSize) {
+  ModelSpec model;
+  model.weights_digest = "abc";
+  model.pools = {pool("kv", 0), pool("full", 4000), pool("swa", 5000), pool("state", 9000)};
+  const Counts sizes = {50, 10, 20, 30};
+  const auto group = group_of(model, sizes);
+  ASSERT_NE(group, nullptr);
+  GroupPages pages;
+  ASSERT_TRUE(group->reserve(Counts{5, 1, 2, 3}, PageOwner::request, pages).ok());
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    EXPECT_EQ(group->allocator(i).capacity(), sizes[i]) << model.pools[i].name;
+    EXPECT_EQ(group->allocator(i).free_count(), sizes[i] - sizes[i] / 10);
+  }
+  ASSERT_TRUE(group->free(pages, PageOwner::request).ok());
+  std::vector<std::unique_ptr<HostPool>> host;
+  std::vector<PoolMemory> told = {describe_without_memory(model.pools[0])};
+  for (std::size_t i = 1; i < sizes.size(); ++i) {
+    host.push_back(HostPool::create(model.pools[i], sizes[i]).value());
+    EXPECT_EQ(host.back()->page_count(), sizes[i]);
+    told.push_back(host.back()->describe());
+  }
+  const auto rows = plan_registration(told, {}, {});
+  ASSERT_EQ(rows.size(), sizes.size());
+  EXPECT_EQ(rows[0].bytes, 0u) << "ids are no bytes";
+  for (std::size_t i = 1; i < sizes.size(); ++i) {
+    EXPECT_EQ(rows[i].pool, model.pools[i].name);
+    EXPECT_EQ(rows[i].bytes, sizes[i] * page_layout(model.pools[i]).stride_bytes);
+  }
 }
 
 TEST(PoolGroup, AReservationIsAllOrNothing) {

@@ -177,6 +177,44 @@ TEST_P(MooncakePagesTest, K15_B211_SixteenPutsShareAStagingBufferOfTwoPages) {
   EXPECT_NE(refused.status().message().find("object_bytes_max"), std::string_view::npos);
 }
 
+// K17 B217: what the store says that it holds follows what is put and removed, and never goes below
+// nothing.
+TEST_P(MooncakePagesTest, K17_B217_GaugesFollowPutsAndRemovals) {
+  const auto store = open_ready(options_);
+  ASSERT_TRUE(store);
+  std::uint64_t limit = 0;
+  const auto until_bytes = [&](std::uint64_t least, std::uint64_t most, std::uint64_t objects) {
+    const TimePoint end = now() + 30s;
+    for (;;) {
+      const StoreStats stats = store->stats();
+      limit = stats.bytes_limit;
+      EXPECT_LE(stats.bytes_used, limit) << "below nothing is beyond all bounds";
+      const bool there = stats.bytes_used >= least && stats.bytes_used <= most;
+      if (there && stats.objects == objects) return true;
+      if (now() > end) return false;
+      std::this_thread::yield();
+    }
+  };
+  ASSERT_TRUE(until_bytes(0, 0, 0));
+  EXPECT_GT(limit, 0u);
+  constexpr std::uint64_t kCount = 8;
+  const auto key_of = [](std::uint64_t i) { return "gauge/" + std::to_string(i); };
+  for (int round = 0; round < 2; ++round) {
+    for (std::uint64_t i = 0; i < kCount; ++i) {
+      EXPECT_EQ(put_object(*store, key_of(i), bytes_of(key_of(i), 11)), kOk);
+      EXPECT_EQ(put_object(*store, key_of(i), bytes_of(key_of(i), 11)), StatusCode::already_exists);
+    }
+    EXPECT_TRUE(until_bytes(kCount * 11, kCount * 4096, kCount));
+    if (round == 0) {
+      EXPECT_EQ(remove_object(*store, key_of(0)), kOk);
+      EXPECT_EQ(remove_object(*store, key_of(0)), kOk) << "once more";
+      EXPECT_TRUE(until_bytes((kCount - 1) * 11, kCount * 4096, kCount - 1));
+    }
+    shared_stack(GetParam()).tell("clear");
+    EXPECT_TRUE(until_bytes(0, 0, 0)) << store->stats().bytes_used;
+  }
+}
+
 // K14 B191: what a store call has acknowledged, another client reads whole at once.
 TEST_P(MooncakePagesTest, K14_B191_WhatIsStoredIsThereForOthersAtOnce) {
   constexpr int kRounds = 100;
