@@ -36,7 +36,7 @@ void add_version(CLI::App& app, Run& run);
 void add_man(CLI::App& app, Run& run);
 void add_options(CLI::App& app, Run& run);
 
-// "hitide COMMAND: MESSAGE" on standard error; returns `code`.
+// "hitide COMMAND: MESSAGE" on standard error, one line of printable text; returns `code`.
 int complain(const std::string& command, const std::string& message, int code);
 // For commands whose work is what they print: kDone when all of it is out, else kFailed with a line
 // that says why.

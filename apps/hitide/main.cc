@@ -14,10 +14,34 @@
 #include "cli.h"
 
 namespace hitide::cli {
+namespace {
+
+constexpr std::size_t kMessageMax = 2000;  // of which the end says why
+
+// One line of printable text, whatever was typed: a terminal must not be told anything else.
+std::string shown(std::string text) {
+  if (text.size() > kMessageMax) {
+    text = text.substr(0, kMessageMax / 2) + " ... " + text.substr(text.size() - kMessageMax / 2);
+  }
+  std::string out;
+  for (const char c : text) {
+    const auto code = static_cast<unsigned char>(c);
+    if (code >= 0x20 && code != 0x7f) {
+      out += c;
+      continue;
+    }
+    char escaped[8];
+    std::snprintf(escaped, sizeof escaped, "\\x%02x", code);
+    out += escaped;
+  }
+  return out;
+}
+
+}  // namespace
 
 int complain(const std::string& command, const std::string& message, int code) {
   const std::string name = command.empty() ? "hitide" : "hitide " + command;
-  std::fprintf(stderr, "%s: %s\n", name.c_str(), message.c_str());
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), shown(message).c_str());
   return code;
 }
 

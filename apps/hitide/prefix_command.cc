@@ -209,7 +209,12 @@ int import_one(const ImportArguments& arguments, const GivenOptions& given) {
     return complain(kImport, "--namespace: must be 64 lower-case hex digits", kUsage);
   }
   const auto head = read_prefix_head(arguments.file);
-  if (!head.ok()) return refuse(kImport, head.status());
+  if (!head.ok()) {
+    // No store has been asked yet.
+    const bool unreadable = head.status().code() == StatusCode::unavailable;
+    return unreadable ? complain(kImport, std::string(head.status().message()), kFailed)
+                      : refuse(kImport, head.status());
+  }
   const std::string name_space = head->identity.to_hex();
   if (!wanted.empty() && wanted != name_space) {
     return refuse(kImport, disagree(arguments.file, name_space, "--namespace is " + wanted, ""));

@@ -119,8 +119,6 @@ constexpr std::string_view kWithValue =
     "--fp4-gemm-backend --fp8-gemm-backend --fuseep-mode --gated-launch-port "
     "--gc-warning-threshold-secs --gpu-id-step --grammar-backend --grpc-http-sidecar-port "
     "--grpc-port --grpc-response-timeout-secs --hicache-host-memory-fraction "
-    "--hicache-storage-prefetch-retry-max-attempts "
-    "--hicache-storage-prefetch-retry-poll-interval "
     "--hierarchical-sparse-attention-extra-config --hisparse-config "
     "--http2-initial-connection-window-size --http2-max-concurrent-streams "
     "--image-processor-backend --init-expert-location --int8-mamba-ckpt-size "

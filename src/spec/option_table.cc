@@ -380,6 +380,19 @@ constexpr std::array kCacheRows = {
         [](Options& o, View v) {
           return set_named(o.cache.policy.prefetch_policy, v, kPrefetchNames);
         }},
+    OptionRow{"--hicache-storage-prefetch-retry-max-attempts", "", kCache, OptionKind::number,
+              "COUNT", "0..16", "",
+              "Times that storage is asked again for a request that waits: the key "
+              "prefetch_retries, which wins.",
+              [](const Options& o) { return std::to_string(o.cache.policy.prefetch_retries_max); },
+              [](Options& o, View v) {
+                return set_count(o.cache.policy.prefetch_retries_max, v, 0, 16);
+              }},
+    OptionRow{"--hicache-storage-prefetch-retry-poll-interval", "", kCache, OptionKind::number,
+              "PASSES", "0..1000000", "0",
+              "Without effect: the pause goes by time, see the key prefetch_retry_interval.",
+              [](const Options& o) { return std::to_string(o.prefetch_retry_passes); },
+              [](Options& o, View v) { return set_count(o.prefetch_retry_passes, v, 0, 1000000); }},
     OptionRow{
         "--radix-eviction-policy", "", kCache, OptionKind::text, "POLICY",
         "lru, lfu, slru, fifo, mru, filo, priority", "",

@@ -72,6 +72,8 @@ Status settle_options(ServeOptions& options, std::span<const std::string> given)
 
 // "name value" lines of all defaults.
 std::string defaults_text();
+// A JSON object with the rows of both tables, and the flags that are not in them.
+std::string options_json();
 // docs/options.md as a whole.
 std::string options_markdown();
 

@@ -60,6 +60,8 @@ constexpr Sample kSamples[] = {
     {"--no-staging", "", "on"},
     {"--no-cost-model", "", "on"},
     {"--hicache-write-policy", "write_through_selective", "write_through_selective"},
+    {"--hicache-storage-prefetch-retry-max-attempts", "8", "8"},
+    {"--hicache-storage-prefetch-retry-poll-interval", "8", "8"},
     {"--radix-eviction-policy", "priority", "priority"},
     {"--hicache-storage-prefetch-policy", "wait_complete", "wait_complete"},
     {"--explanations-kept", "5", "5"},

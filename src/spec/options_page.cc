@@ -1,6 +1,9 @@
 // The texts that come from the option tables: --print-defaults and docs/options.md.
 
+#include <array>
+
 #include <fmt/format.h>
+#include <nlohmann/json.hpp>
 
 #include "spec/engine_flags.h"
 #include "spec/option_table.h"
@@ -134,6 +137,34 @@ std::string defaults_text() {
   out += "# keys of --hicache-storage-backend-extra-config\n";
   for (const OptionRow& row : storage_config_table()) append(row);
   return out;
+}
+
+std::string options_json() {
+  constexpr std::array<std::string_view, 8> kKinds = {"toggle",  "text",  "number",   "bytes",
+                                                      "boolean", "label", "rank_map", "pairs"};
+  constexpr std::array<std::string_view, 4> kScopes = {"any", "file", "mooncake", "mooncake_extra"};
+  const auto rows = [&](std::span<const OptionRow> table) {
+    nlohmann::ordered_json out = nlohmann::ordered_json::array();
+    for (const OptionRow& row : table) {
+      out.push_back({{"name", row.name},
+                     {"aliases", aliases_of(row)},
+                     {"group", row.group},
+                     {"kind", kKinds.at(static_cast<std::size_t>(row.kind))},
+                     {"scope", kScopes.at(static_cast<std::size_t>(row.scope))},
+                     {"variable", row.variable},
+                     {"value", row.value},
+                     {"accepted", row.range},
+                     {"default", default_of(row)},
+                     {"repeatable", row.repeatable},
+                     {"meaning", row.text}});
+    }
+    return out;
+  };
+  const nlohmann::ordered_json out = {{"options", rows(option_table())},
+                                      {"storage_keys", rows(storage_config_table())},
+                                      {"accepted_without_effect", accepted_engine_flags()},
+                                      {"refused", refused_engine_flags()}};
+  return out.dump();
 }
 
 std::string options_markdown() {

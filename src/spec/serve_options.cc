@@ -64,6 +64,21 @@ void log_accepted_options(const ServeOptions& options) {
                                     options.io_backend.empty() ? "" : ", ", options.io_backend)},
               {"effect", "none: pages are stored as page_packed and copied by the engine"}});
   }
+  const HostOptions& host = options.cache.host;
+  if (options.cache.enabled && host.bytes == 0 && host.ratio > 0.0 && host.ratio <= 1.0) {
+    log_warning("hicache_ratio",
+                {{"given", host.ratio},
+                 {"effect",
+                  "the host tier is no larger than the device tier, and can hold little "
+                  "that is not there too: raise --hicache-ratio, or give --hicache-size"}});
+  }
+  if (options.prefetch_retry_passes != 0) {
+    log_info("prefetch_retry_poll_interval",
+             {{"given", options.prefetch_retry_passes},
+              {"effect", fmt::format("none: storage is asked again after {} s, doubled each time "
+                                     "(key prefetch_retry_interval)",
+                                     options.cache.policy.prefetch_retry_interval_s)}});
+  }
   if (options.tensor_parallel_size > 1) {
     log_info("tensor_parallel_size",
              {{"given", options.tensor_parallel_size},

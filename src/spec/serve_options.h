@@ -53,10 +53,12 @@ struct ServeOptions {
   std::string mem_layout = "page_packed";
   std::string io_backend;  // empty: not given
   std::uint32_t tensor_parallel_size = 1;
-  std::vector<std::string> engine_flags;  // names, as given
+  std::uint32_t prefetch_retry_passes = 0;  // of a scheduler; 0: not given
+  std::vector<std::string> engine_flags;    // names, as given
 };
 
-// One line in the log for each kind of option that was accepted without effect.
+// One line in the log for each kind of option that was accepted without effect, and a warning for
+// a host tier that has hardly any.
 void log_accepted_options(const ServeOptions& options);
 
 // invalid_argument that names the option.

@@ -162,6 +162,8 @@ def test_what_cannot_be_printed_is_a_failure(program, tmp_path):
     tokens = tmp_path / "tokens.json"
     tokens.write_text(json.dumps(list(range(64))))
     for arguments in (["version"], ["options"], ["--help"], ["serve", "--print-defaults"],
+                      ["version", "--json"], ["options", "--json"], ["man", "serve"],
+                      ["doctor", "--machine"], ["doctor", "--json"],
                       ["keys", "--tokens-file", str(tokens)],
                       ["keys", "--json", "--tokens-file", str(tokens)]):
         with open("/dev/full", "w", encoding="utf-8") as full:
@@ -171,6 +173,16 @@ def test_what_cannot_be_printed_is_a_failure(program, tmp_path):
         assert len(result.stderr.splitlines()) == 1, arguments
         assert "standard output" in result.stderr, arguments
         assert "Success" not in result.stderr, arguments
+
+
+@pytest.mark.parametrize("value", ["\x01\x1b[31m", "two\nlines", "a" * 50000])
+def test_what_was_typed_is_shown_as_one_line_that_can_be_read(program, value):
+    for arguments in (["man", value], ["serve", "-m", value], ["replay", value],
+                      ["import", value], ["keys", "--tokens-file", value], ["version", value]):
+        result = run_program(program, *arguments)
+        assert 0 < result.returncode < 6, arguments
+        assert result.stderr.endswith("\n") and result.stderr.count("\n") == 1, arguments
+        assert result.stderr[:-1].isprintable() and len(result.stderr) < 2200, arguments
 
 
 def test_help_everywhere(program):
@@ -198,6 +210,24 @@ def test_version(program):
     result = run_program(program, "version")
     assert result.returncode == DONE
     assert re.match(r"hitide \d+\.\d+\.\d+\nllama\.cpp [0-9a-f]{7,}\n$", result.stdout)
+
+
+def test_json_of_the_version_and_of_the_options(program):
+    version = json.loads(run_program(program, "version", "--json").stdout)
+    text = run_program(program, "version").stdout.split()
+    assert [version["hitide"], version["llama_cpp"]] == [text[1], " ".join(text[3:])]
+    out = json.loads(run_program(program, "options", "--json").stdout)
+    options = {row["name"]: row for row in out["options"]}
+    page_size = options["--page-size"]
+    assert page_size["accepted"] == "1..1024" and page_size["default"] == "32"
+    assert options["--model-path"]["aliases"] == ["-m", "--model"]
+    help_text = run_program(program, "serve", "--help").stdout
+    assert all(name in help_text for name in options)
+    keys = {row["name"]: row for row in out["storage_keys"]}
+    assert keys["max_size"]["scope"] == "file"
+    assert keys["master_server_address"]["variable"] == "MOONCAKE_MASTER"
+    assert "--trust-remote-code" in out["accepted_without_effect"]
+    assert "--chat-template" in out["refused"]
 
 
 def test_every_exit_code_and_route_is_documented():

@@ -82,6 +82,28 @@ def test_the_launch_line_serves(program, model, python):
         server.process.kill()
 
 
+def test_a_small_ratio_is_warned_of_and_retries_go_by_time(start):
+    server = start("--hicache-size", "0", "--hicache-ratio", "0.5",
+                   "--hicache-storage-backend", "none",
+                   "--hicache-storage-prefetch-retry-poll-interval", "8",
+                   "--hicache-storage-prefetch-retry-max-attempts", "8",
+                   "--hicache-io-backend", "direct")
+    (warning,) = server.warnings()
+    assert "hicache_ratio" in warning and "given=0.5" in warning and "--hicache-size" in warning
+    (retry,) = lines_with(server, "prefetch_retry_poll_interval")
+    assert "given=8" in retry and "prefetch_retry_interval" in retry and "0.25 s" in retry
+    (layout,) = lines_with(server, "memory_layout")
+    assert "page_packed, direct" in layout and "copied by the engine" in layout
+
+
+def test_the_flag_for_retries_is_the_key(program):
+    defaults = run_program(program, "serve", "--print-defaults").stdout
+    assert "--hicache-storage-prefetch-retry-max-attempts 4" in defaults
+    result = run_program(program, "serve", "-m", "/none.gguf",
+                         "--hicache-storage-prefetch-retry-max-attempts", "17")
+    assert result.returncode == 2 and "0..16" in result.stderr
+
+
 def test_of_an_option_given_twice_the_last_one_counts(program):
     def complaint(*arguments):
         return run_program(program, "serve", "-m", "/none.gguf", *arguments).stderr
