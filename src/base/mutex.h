@@ -1,4 +1,4 @@
-// Mutex, MutexLock and CondVar: those of the standard library, told to clang's thread-safety
+// Mutex, its locks and CondVar: those of the standard library, told to clang's thread-safety
 // analysis (tools/lint.py, https://clang.llvm.org/docs/ThreadSafetyAnalysis.html).
 //
 //   Mutex mutex_;
@@ -53,6 +53,22 @@ class HITIDE_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
  private:
   friend class CondVar;
   std::unique_lock<std::mutex> lock_;
+};
+
+// Gives a mutex that the caller holds away, and has it again from its destruction on. A MutexLock
+// of it need not be told: it holds the mutex before and after.
+class HITIDE_THREAD_ATTRIBUTE(scoped_lockable) MutexUnlock {
+ public:
+  explicit MutexUnlock(Mutex& mutex) HITIDE_THREAD_ATTRIBUTE(release_capability(mutex))
+      : mutex_(mutex) {
+    mutex_.unlock();
+  }
+  ~MutexUnlock() HITIDE_THREAD_ATTRIBUTE(release_capability()) { mutex_.lock(); }
+  MutexUnlock(const MutexUnlock&) = delete;
+  MutexUnlock& operator=(const MutexUnlock&) = delete;
+
+ private:
+  Mutex& mutex_;
 };
 
 // Waits give the mutex away meanwhile and hold it again when they return. The analysis does not

@@ -58,7 +58,7 @@ Duration EmulatedDevice::Impl::latency_of(const CopyBatch& batch) {
 
 void EmulatedDevice::Impl::submit(CopyBatch batch) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!attached("a copy")) return;
     const bool to_host = batch.direction == CopyDirection::to_host;
     const std::uint32_t stream =
@@ -77,9 +77,9 @@ void EmulatedDevice::Impl::submit(CopyBatch batch) {
     work.duration = latency_of(batch);
     copy->batch = std::move(batch);
     use_host_bytes(*copy);
-    work.start = [this, copy] { begin(*copy); };
-    work.finish = [this, copy] { end(*copy); };
-    work.cancel = [this, copy] {
+    work.start = [this, copy]() HITIDE_REQUIRES(mutex_) { begin(*copy); };
+    work.finish = [this, copy]() HITIDE_REQUIRES(mutex_) { end(*copy); };
+    work.cancel = [this, copy]() HITIDE_REQUIRES(mutex_) {
       copy->codes.assign(copy->batch.pages.size(), StatusCode::cancelled);
       answer(*copy);
     };
@@ -90,10 +90,11 @@ void EmulatedDevice::Impl::submit(CopyBatch batch) {
 
 void EmulatedDevice::Impl::submit(SequenceCommand command) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!attached("a sequence command")) return;
     EmulatedWork work;
-    work.finish = [this, command = std::move(command)] { sequences_.apply(command); };
+    work.finish = [this, command = std::move(command)]()
+                      HITIDE_REQUIRES(mutex_) { sequences_.apply(command); };
     launch(kToHostStream.index, worker(kToHostStream.index, 0, "sequence command"),
            std::move(work));
   }
@@ -106,7 +107,7 @@ void EmulatedDevice::Impl::submit(SequenceCommand command) {
 bool EmulatedDevice::Impl::fits(const Copy& copy, std::size_t index) {
   const CopyBatch& batch = copy.batch;
   const PageCopy& page = batch.pages[index];
-  const auto wrong = [&](const std::string& what) {
+  const auto wrong = [&](const std::string& what) HITIDE_REQUIRES(mutex_) {
     contract(page.page, batch.op_id,
              fmt::format("{} of {}: {}", *copy.who.name, page_name(page.page), what));
     return false;

@@ -27,7 +27,7 @@ EmulatedDevice::Impl::Impl(const EmulatedDeviceOptions& options)
 EmulatedDevice::Impl::~Impl() {
   detach();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
@@ -35,7 +35,7 @@ EmulatedDevice::Impl::~Impl() {
 }
 
 Status EmulatedDevice::Impl::attach(CompletionSink* sink) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (sink_ != nullptr) {
     return Status(StatusCode::failed_precondition, "emulated device: attached already");
   }
@@ -44,7 +44,7 @@ Status EmulatedDevice::Impl::attach(CompletionSink* sink) {
 }
 
 void EmulatedDevice::Impl::detach() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   CompletionSink* const sink = std::exchange(sink_, nullptr);
   std::vector<CopyCompletion> answers = std::exchange(held_, {});
   const bool holding = std::exchange(holding_, false);
@@ -55,10 +55,10 @@ void EmulatedDevice::Impl::detach() {
   }
   holding_ = holding;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return posting_ == 0; });
+  changed_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) { return posting_ == 0; });
   answers.insert(answers.end(), outbox_.begin(), outbox_.end());
   outbox_.clear();
-  if (sink != nullptr) post(lock, sink, std::move(answers));
+  if (sink != nullptr) post(sink, std::move(answers));
 }
 
 // ---- launching ----------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ void EmulatedDevice::Impl::after_launch() {
 // ---- the engine's part --------------------------------------------------------------------------
 
 void EmulatedDevice::Impl::write(PageId page, std::span<const std::byte> bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Worker who = host_worker("the host's write");
   if (bytes.size() != options_.geometry.page_bytes) {
     return contract(page, 0,
@@ -138,19 +138,19 @@ void EmulatedDevice::Impl::write(PageId page, std::span<const std::byte> bytes) 
 }
 
 std::vector<std::byte> EmulatedDevice::Impl::bytes(PageId page) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!pages_.filled(page)) return {};
   const auto found = pages_.bytes(page);
   return {found.begin(), found.end()};
 }
 
 bool EmulatedDevice::Impl::filled(PageId page) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return pages_.filled(page);
 }
 
 void EmulatedDevice::Impl::release(PageId page) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (by_sequence()) {
     return contract(page, 0, "release: pages of sequences are given back by trim");
   }
@@ -162,7 +162,7 @@ void EmulatedDevice::Impl::release(PageId page) {
 }
 
 DeviceStream EmulatedDevice::Impl::make_stream() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (by_sequence() || launches_.size() >= kStreamsMax) return {};
   launches_.emplace_back();
   return {static_cast<std::uint32_t>(launches_.size() - 1)};
@@ -171,7 +171,7 @@ DeviceStream EmulatedDevice::Impl::make_stream() {
 void EmulatedDevice::Impl::launch_write(DeviceStream stream, PageId page,
                                         std::vector<std::byte> bytes) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (wrong_stream(stream, "launch_write")) return;
     if (bytes.size() != options_.geometry.page_bytes) {
       return contract(page, 0,
@@ -182,9 +182,8 @@ void EmulatedDevice::Impl::launch_write(DeviceStream stream, PageId page,
     const bool ordered = pages_.order_write(page, who);
     EmulatedWork work;
     work.duration = options_.latency + streams_.jitter(options_.jitter);
-    work.finish = [this, who, page, ordered, bytes = std::move(bytes)] {
-      pages_.write(page, bytes, who, !ordered);
-    };
+    work.finish = [this, who, page, ordered, bytes = std::move(bytes)]()
+                      HITIDE_REQUIRES(mutex_) { pages_.write(page, bytes, who, !ordered); };
     launch(stream.index, who, std::move(work));
   }
   after_launch();
@@ -192,7 +191,7 @@ void EmulatedDevice::Impl::launch_write(DeviceStream stream, PageId page,
 
 void EmulatedDevice::Impl::launch_read(DeviceStream stream, PageId page, std::span<std::byte> out) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (wrong_stream(stream, "launch_read")) return;
     std::ranges::fill(out, kPoison);
     if (out.size() != options_.geometry.page_bytes) {
@@ -205,7 +204,7 @@ void EmulatedDevice::Impl::launch_read(DeviceStream stream, PageId page, std::sp
     auto read = std::make_shared<std::vector<std::byte>>(out.size());
     EmulatedWork work;
     work.duration = options_.latency + streams_.jitter(options_.jitter);
-    work.start = [this, who, page, ordered, read] {
+    work.start = [this, who, page, ordered, read]() HITIDE_REQUIRES(mutex_) {
       // What it finds is what it would have found.
       static_cast<void>(pages_.read(page, *read, who, !ordered));
     };
@@ -216,7 +215,7 @@ void EmulatedDevice::Impl::launch_read(DeviceStream stream, PageId page, std::sp
 }
 
 DeviceEvent EmulatedDevice::Impl::record(DeviceStream stream) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (wrong_stream(stream, "record")) return {};
   const Launches& own = launches_[stream.index];
   Event event{own.known_done, own.waits};
@@ -226,7 +225,7 @@ DeviceEvent EmulatedDevice::Impl::record(DeviceStream stream) {
 }
 
 void EmulatedDevice::Impl::wait(DeviceStream stream, DeviceEvent event) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (wrong_stream(stream, "wait")) return;
   if (event.index >= events_.size()) return contract({}, 0, "wait: no such event");
   Launches& own = launches_[stream.index];
@@ -236,13 +235,14 @@ void EmulatedDevice::Impl::wait(DeviceStream stream, DeviceEvent event) {
 }
 
 Status EmulatedDevice::Impl::synchronize(DeviceEvent event, TimePoint deadline) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (event.index >= events_.size()) {
     return Status(StatusCode::failed_precondition, "synchronize: no such event");
   }
-  const auto come = [&] {
+  const auto come = [&]() HITIDE_REQUIRES(mutex_) {
     return std::ranges::none_of(events_[event.index].numbers,
-                                [this](std::uint64_t number) { return streams_.pending(number); });
+                                [this](std::uint64_t number)
+                                    HITIDE_REQUIRES(mutex_) { return streams_.pending(number); });
   };
   if (options_.drive == Drive::thread) {
     if (!changed_.wait_until(lock, deadline, come)) {
@@ -264,36 +264,36 @@ Status EmulatedDevice::Impl::synchronize(DeviceEvent event, TimePoint deadline) 
 
 // ---- carrying out -------------------------------------------------------------------------------
 
-void EmulatedDevice::Impl::post(std::unique_lock<std::mutex>& lock, CompletionSink* sink,
-                                std::vector<CopyCompletion> answers) {
+void EmulatedDevice::Impl::post(CompletionSink* sink, std::vector<CopyCompletion> answers) {
   if (sink == nullptr || answers.empty()) return;
   ++posting_;
-  lock.unlock();
-  for (CopyCompletion& completion : answers) sink->post(std::move(completion));
-  lock.lock();
+  {
+    const MutexUnlock unlocked(mutex_);
+    for (CopyCompletion& completion : answers) sink->post(std::move(completion));
+  }
   --posting_;
   changed_.notify_all();
 }
 
-void EmulatedDevice::Impl::finish_next(std::unique_lock<std::mutex>& lock, TimePoint end) {
+void EmulatedDevice::Impl::finish_next(TimePoint end) {
   now_ = std::max(now_, end);
   const EmulatedWork work = streams_.take_next();
   work.finish();
   streams_.finished(work.number);
   changed_.notify_all();
-  post(lock, sink_, std::exchange(outbox_, {}));
+  post(sink_, std::exchange(outbox_, {}));
 }
 
 bool EmulatedDevice::Impl::step() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (options_.drive == Drive::thread) return false;
   const std::optional<TimePoint> next = streams_.start_ready(now_);
-  if (next) finish_next(lock, *next);
+  if (next) finish_next(*next);
   return next.has_value();
 }
 
 void EmulatedDevice::Impl::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   while (!stopping_) {
     const TimePoint now = std::chrono::steady_clock::now();
     const std::optional<TimePoint> next = streams_.start_ready(now);
@@ -302,68 +302,69 @@ void EmulatedDevice::Impl::work() {
     } else if (*next > now) {
       changed_.wait_until(lock, *next);
     } else {
-      finish_next(lock, *next);
+      finish_next(*next);
     }
   }
 }
 
 std::size_t EmulatedDevice::Impl::queued() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return streams_.count();
 }
 
 bool EmulatedDevice::Impl::wait_until_queued(std::size_t count, TimePoint deadline) const {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [&] { return streams_.count() >= count; });
+  MutexLock lock(mutex_);
+  return changed_.wait_until(lock, deadline,
+                             [&]() HITIDE_REQUIRES(mutex_) { return streams_.count() >= count; });
 }
 
 void EmulatedDevice::Impl::script_latencies(CopyDirection direction,
                                             std::vector<Duration> latencies) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   latencies_[static_cast<std::size_t>(direction)].assign(latencies.begin(), latencies.end());
 }
 
 void EmulatedDevice::Impl::fail_copies(CopyDirection direction, StatusCode code,
                                        std::uint64_t count, std::uint64_t skip) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   fail_[static_cast<std::size_t>(direction)] = {code, count, skip};
 }
 
 void EmulatedDevice::Impl::hold_completions() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   holding_ = true;
 }
 
 void EmulatedDevice::Impl::release_completions() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   holding_ = false;
   launches_[kHost].known_done.join(std::exchange(held_done_, {}));
-  post(lock, sink_, std::exchange(held_, {}));
+  post(sink_, std::exchange(held_, {}));
 }
 
 std::size_t EmulatedDevice::Impl::held_completions() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return held_.size();
 }
 
 void EmulatedDevice::Impl::set_buffers_busy_until(TimePoint time) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   busy_until_ = time;
 }
 
 std::vector<PageId> EmulatedDevice::Impl::sequence(SequenceId sequence) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const SequenceTable::Pages* const found = sequences_.find(sequence);
   return found == nullptr ? std::vector<PageId>{} : *found;
 }
 
 std::size_t EmulatedDevice::Impl::sequences_in_use() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return sequences_.in_use();
 }
 
 std::vector<DeviceFault> EmulatedDevice::Impl::faults() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return log_.faults();
 }
 

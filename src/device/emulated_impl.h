@@ -7,13 +7,11 @@
 #pragma once
 
 #include <array>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +20,7 @@
 
 #include <hitide/emulated_device.h>
 
+#include "base/mutex.h"
 #include "device/emulated_pages.h"
 #include "device/emulated_streams.h"
 #include "device/sequence_table.h"
@@ -102,57 +101,56 @@ class EmulatedDevice::Impl {
   };
 
   bool by_sequence() const { return options_.geometry.sequence_count > 0; }
-  bool wrong_stream(DeviceStream stream, std::string_view call);
-  void contract(PageId page, std::uint64_t op_id, std::string text) {
+  bool wrong_stream(DeviceStream stream, std::string_view call) HITIDE_REQUIRES(mutex_);
+  void contract(PageId page, std::uint64_t op_id, std::string text) HITIDE_REQUIRES(mutex_) {
     log_.add(DeviceFaultKind::contract, page, op_id, std::move(text));
   }
-  bool attached(std::string_view what);
+  bool attached(std::string_view what) HITIDE_REQUIRES(mutex_);
 
   // Who launches on this stream now: everything the host knows is done before it.
-  Worker worker(std::uint32_t stream, std::uint64_t op_id, std::string name);
-  Worker host_worker(std::string name);
-  void launch(std::uint32_t stream, const Worker& who, EmulatedWork work);
+  Worker worker(std::uint32_t stream, std::uint64_t op_id, std::string name)
+      HITIDE_REQUIRES(mutex_);
+  Worker host_worker(std::string name) HITIDE_REQUIRES(mutex_);
+  void launch(std::uint32_t stream, const Worker& who, EmulatedWork work) HITIDE_REQUIRES(mutex_);
   void after_launch();
-  void behind_copies(std::uint32_t stream, const CopyBatch& batch);
-  void use_host_bytes(Copy& copy);
-  Duration latency_of(const CopyBatch& batch);
+  void behind_copies(std::uint32_t stream, const CopyBatch& batch) HITIDE_REQUIRES(mutex_);
+  void use_host_bytes(Copy& copy) HITIDE_REQUIRES(mutex_);
+  Duration latency_of(const CopyBatch& batch) HITIDE_REQUIRES(mutex_);
 
-  void begin(Copy& copy);
-  void end(Copy& copy);
-  void answer(Copy& copy);
-  bool fits(const Copy& copy, std::size_t index);
-  StatusCode move_to_device(const Copy& copy, std::size_t index);
-  StatusCode take_fault(CopyDirection direction);
+  void begin(Copy& copy) HITIDE_REQUIRES(mutex_);
+  void end(Copy& copy) HITIDE_REQUIRES(mutex_);
+  void answer(Copy& copy) HITIDE_REQUIRES(mutex_);
+  bool fits(const Copy& copy, std::size_t index) HITIDE_REQUIRES(mutex_);
+  StatusCode move_to_device(const Copy& copy, std::size_t index) HITIDE_REQUIRES(mutex_);
+  StatusCode take_fault(CopyDirection direction) HITIDE_REQUIRES(mutex_);
 
   // Carries out what ends at `end`, and posts what it answers; the lock is let go meanwhile.
-  void finish_next(std::unique_lock<std::mutex>& lock, TimePoint end);
-  void post(std::unique_lock<std::mutex>& lock, CompletionSink* sink,
-            std::vector<CopyCompletion> answers);
+  void finish_next(TimePoint end) HITIDE_REQUIRES(mutex_);
+  void post(CompletionSink* sink, std::vector<CopyCompletion> answers) HITIDE_REQUIRES(mutex_);
   void work();
 
   const EmulatedDeviceOptions options_;
 
-  mutable std::mutex mutex_;
-  mutable std::condition_variable changed_;
-  // All guarded by mutex_.
-  CompletionSink* sink_ = nullptr;
-  FaultLog log_;
-  EmulatedPages pages_;
-  SequenceTable sequences_;
-  EmulatedStreams streams_;
-  std::vector<Launches> launches_;
-  std::vector<Event> events_;
-  std::map<const std::byte*, HostUse> host_uses_;  // by their first byte
-  std::array<Fault, 2> fail_;                      // by CopyDirection, as below
-  std::array<std::deque<Duration>, 2> latencies_;
-  TimePoint now_{};  // virtual
-  bool holding_ = false;
-  std::vector<CopyCompletion> outbox_;
-  std::vector<CopyCompletion> held_;
-  VectorClock held_done_;  // what the host will know when it gets them
-  TimePoint busy_until_ = TimePoint::min();
-  std::size_t posting_ = 0;  // threads that post
-  bool stopping_ = false;
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  CompletionSink* sink_ HITIDE_GUARDED_BY(mutex_) = nullptr;
+  FaultLog log_ HITIDE_GUARDED_BY(mutex_);
+  EmulatedPages pages_ HITIDE_GUARDED_BY(mutex_);
+  SequenceTable sequences_ HITIDE_GUARDED_BY(mutex_);
+  EmulatedStreams streams_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<Launches> launches_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<Event> events_ HITIDE_GUARDED_BY(mutex_);
+  std::map<const std::byte*, HostUse> host_uses_ HITIDE_GUARDED_BY(mutex_);  // by their first byte
+  std::array<Fault, 2> fail_ HITIDE_GUARDED_BY(mutex_);  // by CopyDirection, as below
+  std::array<std::deque<Duration>, 2> latencies_ HITIDE_GUARDED_BY(mutex_);
+  TimePoint now_ HITIDE_GUARDED_BY(mutex_){};  // virtual
+  bool holding_ HITIDE_GUARDED_BY(mutex_) = false;
+  std::vector<CopyCompletion> outbox_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<CopyCompletion> held_ HITIDE_GUARDED_BY(mutex_);
+  VectorClock held_done_ HITIDE_GUARDED_BY(mutex_);  // what the host will know when it gets them
+  TimePoint busy_until_ HITIDE_GUARDED_BY(mutex_) = TimePoint::min();
+  std::size_t posting_ HITIDE_GUARDED_BY(mutex_) = 0;  // threads that post
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -99,14 +99,14 @@ PoolRegistry::~PoolRegistry() { detach_all(); }
 
 std::vector<PoolRegistration> PoolRegistry::attach(std::span<const PoolToRegister> pools,
                                                    const ClientCapabilities& client) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::vector<PoolMemory> memories;
   for (const PoolToRegister& pool : pools) memories.push_back(pool.memory);
   const std::vector<PoolRegistration> before = rows_;
   const std::vector<PoolRegistration> asked = ask_pools(memories, client, rules_, registered());
   enter(asked);
   const std::size_t holds_before = holds_.size();
-  const auto row_of = [this](const std::string& pool) {
+  const auto row_of = [this](const std::string& pool) HITIDE_REQUIRES(mutex_) {
     return std::find_if(rows_.begin(), rows_.end(), [&](auto& row) { return row.pool == pool; });
   };
   for (const PoolToRegister& pool : pools) {
@@ -243,7 +243,7 @@ void PoolRegistry::unregister(std::span<std::byte> bytes) {
 }
 
 Status PoolRegistry::detach(std::string_view pool) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto is_of_pool = [pool](const auto& entry) { return entry.pool == pool; };
   const auto row = std::find_if(rows_.begin(), rows_.end(), is_of_pool);
   if (row == rows_.end()) {
@@ -260,7 +260,7 @@ Status PoolRegistry::detach(std::string_view pool) {
 }
 
 void PoolRegistry::detach_all() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   while (!holds_.empty()) {
     const Hold hold = std::move(holds_.back());
     holds_.pop_back();
@@ -291,17 +291,17 @@ std::vector<std::span<std::byte>> PoolRegistry::registered() const {
 }
 
 std::vector<PoolRegistration> PoolRegistry::pools() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return rows_;
 }
 
 bool PoolRegistry::storage_on() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return hitide::storage_on(rows_);
 }
 
 std::size_t PoolRegistry::region_count() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return regions_.size();
 }
 

@@ -20,7 +20,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,6 +29,7 @@
 #include <hitide/result.h>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "pool/registrability.h"
 #include "spec/registration.h"
 #include "transfer/registrar.h"
@@ -89,28 +89,27 @@ class PoolRegistry {
     std::vector<std::span<std::byte>> regions;
   };
 
-  // All require mutex_.
   void register_pool(const PoolToRegister& pool, const ClientCapabilities& client,
-                     PoolRegistration& row);
-  Status hold_regions(const PoolMemory& memory);
-  Status call_registrar(std::span<const MemoryRegion> regions);
+                     PoolRegistration& row) HITIDE_REQUIRES(mutex_);
+  Status hold_regions(const PoolMemory& memory) HITIDE_REQUIRES(mutex_);
+  Status call_registrar(std::span<const MemoryRegion> regions) HITIDE_REQUIRES(mutex_);
   void move_to_store_memory(const PoolToRegister& pool, const ClientCapabilities& client,
-                            PoolRegistration& row);
-  void let_go(const Hold& hold);
-  void unregister(std::span<std::byte> bytes);
-  Region* find(std::span<std::byte> bytes);
-  std::vector<std::span<std::byte>> registered() const;
-  void enter(std::span<const PoolRegistration> rows);
+                            PoolRegistration& row) HITIDE_REQUIRES(mutex_);
+  void let_go(const Hold& hold) HITIDE_REQUIRES(mutex_);
+  void unregister(std::span<std::byte> bytes) HITIDE_REQUIRES(mutex_);
+  Region* find(std::span<std::byte> bytes) HITIDE_REQUIRES(mutex_);
+  std::vector<std::span<std::byte>> registered() const HITIDE_REQUIRES(mutex_);
+  void enter(std::span<const PoolRegistration> rows) HITIDE_REQUIRES(mutex_);
 
   Registrar& registrar_;
   const RegistrationRules rules_;
 
   const std::shared_ptr<RegistrationCounters> counters_;
 
-  mutable std::mutex mutex_;
-  std::vector<Region> regions_;         // guarded by mutex_; in the order of registration
-  std::vector<Hold> holds_;             // guarded by mutex_; in the order of registration
-  std::vector<PoolRegistration> rows_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::vector<Region> regions_ HITIDE_GUARDED_BY(mutex_);  // in the order of registration
+  std::vector<Hold> holds_ HITIDE_GUARDED_BY(mutex_);      // in the order of registration
+  std::vector<PoolRegistration> rows_ HITIDE_GUARDED_BY(mutex_);
 };
 
 }  // namespace hitide

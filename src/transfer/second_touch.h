@@ -6,11 +6,12 @@
 
 #include <cstddef>
 #include <functional>
-#include <mutex>
 #include <unordered_set>
 #include <utility>
 
 #include <hitide/types.h>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -21,7 +22,7 @@ class SecondTouch {
   // True when the page was offered before; it is remembered either way.
   bool again(const PageKey& key) {
     const std::size_t hash = std::hash<PageKey>()(key);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (young_.contains(hash) || old_.contains(hash)) return true;
     if (young_.size() >= kKeysMax) {
       old_ = std::move(young_);
@@ -32,9 +33,9 @@ class SecondTouch {
   }
 
  private:
-  std::mutex mutex_;
-  std::unordered_set<std::size_t> young_;  // guarded by mutex_
-  std::unordered_set<std::size_t> old_;    // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_set<std::size_t> young_ HITIDE_GUARDED_BY(mutex_);
+  std::unordered_set<std::size_t> old_ HITIDE_GUARDED_BY(mutex_);
 };
 
 }  // namespace hitide

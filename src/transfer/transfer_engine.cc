@@ -87,7 +87,7 @@ Result<std::unique_ptr<TransferEngine>> TransferEngine::start(
 }
 
 Status TransferEngine::start_threads() {
-  const std::lock_guard lock(stop_mutex_);
+  const MutexLock lock(stop_mutex_);
   try {
     threads_.emplace_back([this] { run_thread(true); });
     for (std::uint32_t i = 0; i < options_.threads; ++i) {
@@ -132,7 +132,7 @@ void TransferEngine::submit(StorageWriteOp op) {
 void TransferEngine::enqueue(TransferLane lane, Job job) {
   StatusCode refusal = StatusCode::ok;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (stopping_) {
       refusal = StatusCode::cancelled;
     } else if (!has_room(lane, job)) {
@@ -173,7 +173,7 @@ void TransferEngine::cancel(OpId id) {
   std::optional<Job> found;
   TransferLane lane = TransferLane::query;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const TransferLane candidate : kLanes) {
       std::deque<Job>& jobs = queue(candidate);
       const auto job = std::find_if(jobs.begin(), jobs.end(),
@@ -213,11 +213,12 @@ Status TransferEngine::drain(TimePoint deadline) {
 Status TransferEngine::drain_all(TimePoint deadline) { return wait_for_end(kLanes, deadline); }
 
 Status TransferEngine::wait_for_end(std::span<const TransferLane> lanes, TimePoint deadline) {
-  std::unique_lock lock(mutex_);
-  const auto ended = [&] {
-    return std::all_of(lanes.begin(), lanes.end(), [this](TransferLane lane) {
-      return queue(lane).empty() && running_count(lane) == 0;
-    });
+  MutexLock lock(mutex_);
+  const auto ended = [&]() HITIDE_REQUIRES(mutex_) {
+    return std::all_of(lanes.begin(), lanes.end(),
+                       [this](TransferLane lane) HITIDE_REQUIRES(mutex_) {
+                         return queue(lane).empty() && running_count(lane) == 0;
+                       });
   };
   if (deadline == kNoDeadline) {
     idle_.wait(lock, ended);
@@ -236,7 +237,7 @@ Status TransferEngine::wait_for_end(std::span<const TransferLane> lanes, TimePoi
 Status TransferEngine::stop(TimePoint deadline) {
   std::array<std::deque<Job>, kTransferLaneCount> left;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     left.swap(queues_);
     waiting_write_pages_ = 0;
@@ -249,7 +250,7 @@ Status TransferEngine::stop(TimePoint deadline) {
     }
   }
   idle_.notify_all();
-  const std::lock_guard lock(stop_mutex_);
+  const MutexLock lock(stop_mutex_);
   if (threads_.empty()) return ok_status();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
@@ -270,7 +271,7 @@ void TransferEngine::run_thread(bool queries) {
     }
     bool stopped = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       stopped = stopping_ || running.cancelled;
       if (!stopped) {
         waiting_write_pages_ += job.answer.pages.size();
@@ -287,11 +288,13 @@ void TransferEngine::run_thread(bool queries) {
 }
 
 bool TransferEngine::take(bool queries, Job& job, Running& running) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   if (queries) {
     while (!stopping_ && !next_lane(queries).has_value()) expire_or_wait(lock);
   } else {
-    work_.wait(lock, [this] { return stopping_ || next_lane(false).has_value(); });
+    work_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) {
+      return stopping_ || next_lane(false).has_value();
+    });
   }
   if (stopping_) return false;
   const TransferLane lane = *next_lane(queries);
@@ -331,12 +334,13 @@ bool TransferEngine::next_write_may_run() const {
     return false;
   }
   const auto& keys = std::get<StorageWriteOp>(queue(TransferLane::write).front().op).keys;
-  return written_.empty() || std::none_of(keys.begin(), keys.end(), [this](const PageKey& key) {
+  return written_.empty() ||
+         std::none_of(keys.begin(), keys.end(), [this](const PageKey& key) HITIDE_REQUIRES(mutex_) {
            return written_.contains(key);
          });
 }
 
-void TransferEngine::expire_or_wait(std::unique_lock<std::mutex>& lock) {
+void TransferEngine::expire_or_wait(MutexLock& lock) {
   std::deque<Job>& reads = queue(TransferLane::read);
   const TimePoint now = clock_.now();
   TimePoint next = kNoDeadline;
@@ -359,23 +363,22 @@ void TransferEngine::expire_or_wait(std::unique_lock<std::mutex>& lock) {
     }
     return;
   }
-  lock.unlock();
+  const MutexUnlock unlocked(mutex_);
   for (Job& job : expired) {
     cells(TransferLane::read).expired.add();
     refuse(TransferLane::read, std::move(job.answer), StatusCode::deadline_exceeded);
   }
   idle_.notify_all();
-  lock.lock();
 }
 
 bool TransferEngine::interrupted(const Running& running) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return stopping_ || running.cancelled;
 }
 
 void TransferEngine::leave(const Running& running) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     running_.erase(std::find(running_.begin(), running_.end(), &running));
     for (const PageKey& key : running.keys) written_.erase(key);
   }
@@ -430,7 +433,7 @@ LaneStats TransferEngine::stats(TransferLane lane) const {
   stats.unknown_pools = cell.unknown_pools.value();
   stats.not_admitted = cell.not_admitted.value();
   stats.gave_way = cell.gave_way.value();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stats.waiting = static_cast<std::uint32_t>(queue(lane).size());
   stats.running = running_count(lane);
   return stats;

@@ -32,12 +32,10 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +49,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "pool/host_pool.h"
 #include "spec/plan.h"
 #include "storage/page_store.h"
@@ -165,7 +164,7 @@ class TransferEngine {
   struct Running {  // on the stack of the thread that carries the operation out
     OpId id = 0;
     TransferLane lane = TransferLane::query;
-    bool cancelled = false;          // guarded by mutex_
+    bool cancelled = false;          // with the engine's mutex_ held only
     std::vector<PageKey> keys = {};  // of a write
   };
   struct Part;  // consecutive pages of an operation, of all its pools
@@ -176,16 +175,16 @@ class TransferEngine {
                  const Clock& clock);
   Status start_threads();
   void enqueue(TransferLane lane, Job job);
-  bool has_room(TransferLane lane, const Job& job) const;
-  void push(TransferLane lane, Job job);
+  bool has_room(TransferLane lane, const Job& job) const HITIDE_REQUIRES(mutex_);
+  void push(TransferLane lane, Job job) HITIDE_REQUIRES(mutex_);
   void run_thread(bool queries);
   // Waits for an operation and enters it into running_. False: stopping.
   bool take(bool queries, Job& job, Running& running);
-  std::optional<TransferLane> next_lane(bool queries) const;
-  bool next_write_may_run() const;
+  std::optional<TransferLane> next_lane(bool queries) const HITIDE_REQUIRES(mutex_);
+  bool next_write_may_run() const HITIDE_REQUIRES(mutex_);
   // Answers reads whose time is up while they wait: the data threads may be busy with calls that
   // hang. Then waits until one is, or something has changed.
-  void expire_or_wait(std::unique_lock<std::mutex>& lock);
+  void expire_or_wait(MutexLock& lock) HITIDE_REQUIRES(mutex_);
   // False: it gave way, and waits again.
   bool carry_out(Job& job, const Running& running);
   bool gives_way(const Running& running);
@@ -217,11 +216,13 @@ class TransferEngine {
   void refuse(TransferLane lane, Completion completion, StatusCode code);
 
   Cells& cells(TransferLane lane) const { return cells_->lanes[static_cast<std::size_t>(lane)]; }
-  std::deque<Job>& queue(TransferLane lane) { return queues_[static_cast<std::size_t>(lane)]; }
-  const std::deque<Job>& queue(TransferLane lane) const {
+  std::deque<Job>& queue(TransferLane lane) HITIDE_REQUIRES(mutex_) {
     return queues_[static_cast<std::size_t>(lane)];
   }
-  std::uint32_t running_count(TransferLane lane) const;
+  const std::deque<Job>& queue(TransferLane lane) const HITIDE_REQUIRES(mutex_) {
+    return queues_[static_cast<std::size_t>(lane)];
+  }
+  std::uint32_t running_count(TransferLane lane) const HITIDE_REQUIRES(mutex_);
 
   // Constant after construction.
   PageStore& store_;
@@ -233,19 +234,19 @@ class TransferEngine {
   std::vector<std::atomic<const HostPool*>> pools_;  // [the model's pools]
   const std::shared_ptr<TransferCells> cells_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable work_;                            // something to take, or stopping
-  std::condition_variable idle_;                            // an operation has ended
-  std::array<std::deque<Job>, kTransferLaneCount> queues_;  // guarded by mutex_
-  std::vector<Running*> running_;                           // guarded by mutex_
-  std::unordered_set<PageKey> written_;                     // guarded by mutex_; of running writes
-  std::uint64_t waiting_write_pages_ = 0;                   // guarded by mutex_
-  SecondTouch touched_;                                     // synchronises itself
-  int reads_in_a_row_ = 0;                                  // guarded by mutex_
-  bool stopping_ = false;                                   // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar work_;  // something to take, or stopping
+  CondVar idle_;  // an operation has ended
+  std::array<std::deque<Job>, kTransferLaneCount> queues_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<Running*> running_ HITIDE_GUARDED_BY(mutex_);
+  std::unordered_set<PageKey> written_ HITIDE_GUARDED_BY(mutex_);  // of running writes
+  std::uint64_t waiting_write_pages_ HITIDE_GUARDED_BY(mutex_) = 0;
+  SecondTouch touched_;  // synchronises itself
+  int reads_in_a_row_ HITIDE_GUARDED_BY(mutex_) = 0;
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
 
-  std::mutex stop_mutex_;             // held while threads are joined
-  std::vector<std::thread> threads_;  // guarded by stop_mutex_
+  Mutex stop_mutex_;  // held while threads are joined
+  std::vector<std::thread> threads_ HITIDE_GUARDED_BY(stop_mutex_);
 };
 
 }  // namespace hitide

@@ -88,7 +88,7 @@ bool TransferEngine::carry_out(Job& job, const Running& running) {
 // Where one thread does everything: a backup of many pages lets those through that wait for a read.
 bool TransferEngine::gives_way(const Running& running) {
   if (options_.threads > 1 || running.lane != TransferLane::write) return false;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return !stopping_ && !running.cancelled && !queue(TransferLane::read).empty();
 }
 
