@@ -1,12 +1,11 @@
 // `hitide warm --model-path`: computes prompts by an engine of its own.
 
 #include <chrono>
-#include <condition_variable>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "base/mutex.h"
 #include "engine/llama/llama_engine.h"
 #include "engine_prompt.h"
 #include "serve_options_of.h"
@@ -24,21 +23,21 @@ class OneAnswer final : public GenerationSink {
   void on_admitted(const std::string& /*explanation_id*/) override {}
   void on_text(std::string_view /*text*/) override {}
   void on_done(GenerationResult result) override {
-    const std::lock_guard<std::mutex> hold(mutex_);
+    const MutexLock hold(mutex_);
     result_ = std::move(result);
     done_ = true;
     changed_.notify_all();
   }
   // False: it has not come in that time.
   bool wait_for(std::chrono::seconds limit) {
-    std::unique_lock<std::mutex> hold(mutex_);
+    MutexLock hold(mutex_);
     return changed_.wait_for(hold, limit, [&] { return done_; });
   }
   const GenerationResult& result() const { return result_; }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  Mutex mutex_;
+  CondVar changed_;
   bool done_ = false;
   GenerationResult result_;
 };

@@ -49,7 +49,7 @@ bool Breaker::too_much_quarantined() const {
 }
 
 Breaker::Pass Breaker::admit(Kind kind) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   release_quarantined();
   if (!state_.open) return Pass::call;
   if (hanging_ == 0 && !too_much_quarantined() && clock_.now() >= state_.next_probe) {
@@ -98,7 +98,7 @@ void Breaker::count(Kind kind, const Report& report) {
 }
 
 void Breaker::report(Kind kind, Pass pass, const Report& report) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (pass == Pass::probe) probing_ = false;
   if (report.verdict == Verdict::unknown) return;
   const bool on_trial = pass == Pass::probe || pass == Pass::beside;
@@ -117,24 +117,24 @@ void Breaker::report(Kind kind, Pass pass, const Report& report) {
 }
 
 void Breaker::hangs(Kind kind) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++hanging_;
   lately(kind).failed = true;
   if (!state_.open) open("a call does not return");
 }
 
 void Breaker::returned() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   --hanging_;
 }
 
 void Breaker::set_memory_bytes(std::uint64_t bytes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   memory_bytes_ = bytes;
 }
 
 void Breaker::quarantine(std::uint64_t bytes, TimePoint until) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   release_quarantined();
   if (until <= clock_.now() || bytes == 0) return;
   const auto later = std::find_if(quarantined_.begin(), quarantined_.end(),
@@ -145,7 +145,7 @@ void Breaker::quarantine(std::uint64_t bytes, TimePoint until) {
 }
 
 BreakerState Breaker::state() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   BreakerState state = state_;
   if (!state.open || !too_much_quarantined()) return state;
   // No probe before enough of it is free again.
@@ -164,11 +164,11 @@ BreakerState Breaker::state() const {
 class BreakerStore::Entry {
  public:
   Entry(const BreakerStore& store, const InFlight& call) : store_(store) {
-    const std::lock_guard lock(store_.flight_mutex_);
+    const MutexLock lock(store_.flight_mutex_);
     at_ = store_.in_flight_.insert(store_.in_flight_.end(), call);
   }
   ~Entry() {
-    const std::lock_guard lock(store_.flight_mutex_);
+    const MutexLock lock(store_.flight_mutex_);
     if (at_->noted) at_->breaker->returned();
     store_.in_flight_.erase(at_);
   }
@@ -190,7 +190,7 @@ BreakerStore::BreakerStore(std::unique_ptr<ObjectStore> inner, const BreakerOpti
 
 // Looked at by whoever comes next, as nobody can wait for those that hang.
 void BreakerStore::note_overdue() const {
-  const std::lock_guard lock(flight_mutex_);
+  const MutexLock lock(flight_mutex_);
   const TimePoint now = clock_.now();
   for (InFlight& call : in_flight_) {
     if (call.noted || now < call.overdue) continue;
@@ -201,7 +201,7 @@ void BreakerStore::note_overdue() const {
 }
 
 void BreakerStore::note_failure(const Breaker& breaker, std::string failure) const {
-  const std::lock_guard lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   (&breaker == &writes_ ? last_write_failure_ : last_read_failure_) = std::move(failure);
 }
 
@@ -330,7 +330,7 @@ Status BreakerStore::health() const {
   const BreakerState writes = writes_.state();
   if (!reads.open && !writes.open) return inner_->health();
   const TimePoint next = reads.open ? reads.next_probe : writes.next_probe;
-  const std::lock_guard lock(failure_mutex_);
+  const MutexLock lock(failure_mutex_);
   return Status(StatusCode::unavailable,
                 fmt::format("{} fail ({}); next try in {:.1f} s", reads.open ? "calls" : "puts",
                             reads.open ? last_read_failure_ : last_write_failure_,
@@ -339,7 +339,7 @@ Status BreakerStore::health() const {
 
 Status BreakerStore::register_memory(const MemoryRegion& region) {
   HITIDE_RETURN_IF_ERROR(inner_->register_memory(region));
-  const std::lock_guard lock(memory_mutex_);
+  const MutexLock lock(memory_mutex_);
   Registered& entry = registered_[region.bytes.data()];
   if (entry.count++ == 0) {
     entry.bytes = region.bytes.size();
@@ -351,7 +351,7 @@ Status BreakerStore::register_memory(const MemoryRegion& region) {
 
 Status BreakerStore::unregister_memory(std::span<std::byte> bytes) {
   HITIDE_RETURN_IF_ERROR(inner_->unregister_memory(bytes));
-  const std::lock_guard lock(memory_mutex_);
+  const MutexLock lock(memory_mutex_);
   const auto entry = registered_.find(bytes.data());
   if (entry != registered_.end() && --entry->second.count == 0) {
     registered_bytes_ -= entry->second.bytes;

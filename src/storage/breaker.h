@@ -26,7 +26,6 @@
 #include <list>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,6 +34,7 @@
 #include <hitide/options.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -116,23 +116,25 @@ class Breaker {
     std::uint64_t bytes;
   };
 
-  Lately& lately(Kind kind) { return lately_[static_cast<std::size_t>(kind)]; }
-  void count(Kind kind, const Report& report);
-  void open(std::string_view why);
-  void close();
-  void release_quarantined();
-  bool too_much_quarantined() const;
+  Lately& lately(Kind kind) HITIDE_REQUIRES(mutex_) {
+    return lately_[static_cast<std::size_t>(kind)];
+  }
+  void count(Kind kind, const Report& report) HITIDE_REQUIRES(mutex_);
+  void open(std::string_view why) HITIDE_REQUIRES(mutex_);
+  void close() HITIDE_REQUIRES(mutex_);
+  void release_quarantined() HITIDE_REQUIRES(mutex_);
+  bool too_much_quarantined() const HITIDE_REQUIRES(mutex_);
 
   const BreakerOptions options_;
   const Clock& clock_;
-  mutable std::mutex mutex_;
-  BreakerState state_;                   // guarded by mutex_
-  std::array<Lately, kKinds> lately_;    // guarded by mutex_
-  std::deque<Quarantined> quarantined_;  // guarded by mutex_; by time
-  std::uint64_t memory_bytes_ = 0;       // guarded by mutex_
-  Duration pause_{0};                    // guarded by mutex_; of the present opening
-  bool probing_ = false;                 // guarded by mutex_
-  std::uint32_t hanging_ = 0;            // guarded by mutex_; calls that are overdue
+  mutable Mutex mutex_;
+  BreakerState state_ HITIDE_GUARDED_BY(mutex_);
+  std::array<Lately, kKinds> lately_ HITIDE_GUARDED_BY(mutex_);
+  std::deque<Quarantined> quarantined_ HITIDE_GUARDED_BY(mutex_);  // by time
+  std::uint64_t memory_bytes_ HITIDE_GUARDED_BY(mutex_) = 0;
+  Duration pause_ HITIDE_GUARDED_BY(mutex_){0};  // of the present opening
+  bool probing_ HITIDE_GUARDED_BY(mutex_) = false;
+  std::uint32_t hanging_ HITIDE_GUARDED_BY(mutex_) = 0;  // calls that are overdue
 };
 
 // A store behind a breaker. A call fails when its status says that the store is away or broken, or
@@ -208,16 +210,16 @@ class BreakerStore final : public ObjectStore {
   Breaker reads_;   // of exists, remove and get; while it is open, of puts too
   Breaker writes_;  // of puts
 
-  mutable std::mutex flight_mutex_;
-  mutable std::list<InFlight> in_flight_;  // guarded by flight_mutex_
+  mutable Mutex flight_mutex_;
+  mutable std::list<InFlight> in_flight_ HITIDE_GUARDED_BY(flight_mutex_);
 
-  mutable std::mutex failure_mutex_;
-  mutable std::string last_read_failure_;   // guarded by failure_mutex_
-  mutable std::string last_write_failure_;  // guarded by failure_mutex_
+  mutable Mutex failure_mutex_;
+  mutable std::string last_read_failure_ HITIDE_GUARDED_BY(failure_mutex_);
+  mutable std::string last_write_failure_ HITIDE_GUARDED_BY(failure_mutex_);
 
-  std::mutex memory_mutex_;
-  std::map<const std::byte*, Registered> registered_;  // guarded by memory_mutex_
-  std::uint64_t registered_bytes_ = 0;                 // guarded by memory_mutex_
+  Mutex memory_mutex_;
+  std::map<const std::byte*, Registered> registered_ HITIDE_GUARDED_BY(memory_mutex_);
+  std::uint64_t registered_bytes_ HITIDE_GUARDED_BY(memory_mutex_) = 0;
 };
 
 }  // namespace hitide

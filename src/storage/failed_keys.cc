@@ -19,7 +19,7 @@ FailedKeys::FailedKeys(const FailedKeyLimits& limits)
 void FailedKeys::seen(std::string_view key, TimePoint now) {
   if (limits_.keys_max == 0) return;
   const std::uint64_t hash = hash_of(key);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (young_.size() >= kSeenMax || now >= young_since_ + kSeenFor) {
     const bool both = now >= young_since_ + 2 * kSeenFor;
     old_ = both ? std::unordered_set<std::uint64_t>() : std::move(young_);
@@ -34,7 +34,7 @@ void FailedKeys::failed(std::string_view key, StatusCode code, TimePoint now) {
   const bool if_seen = code == StatusCode::not_found || code == StatusCode::deadline_exceeded;
   if (!if_seen && code != StatusCode::data_loss) return;
   const std::uint64_t hash = hash_of(key);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (if_seen && !was_seen(hash)) return;
   drop_old(now);
   const Entry entry{.code = code, .until = now + limits_.pause};
@@ -49,7 +49,7 @@ void FailedKeys::failed(std::string_view key, StatusCode code, TimePoint now) {
 
 std::optional<StatusCode> FailedKeys::why(std::string_view key, TimePoint now) {
   if (limits_.keys_max == 0) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entries_.empty()) return std::nullopt;
   drop_old(now);
   const auto entry = entries_.find(hash_of(key));
@@ -59,7 +59,7 @@ std::optional<StatusCode> FailedKeys::why(std::string_view key, TimePoint now) {
 }
 
 void FailedKeys::forget(std::string_view key) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (entries_.empty()) return;
   const std::uint64_t hash = hash_of(key);
   if (entries_.erase(hash) == 0) return;
@@ -67,7 +67,7 @@ void FailedKeys::forget(std::string_view key) {
 }
 
 std::size_t FailedKeys::size(TimePoint now) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   drop_old(now);
   return entries_.size();
 }

@@ -16,7 +16,6 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -26,6 +25,7 @@
 #include <hitide/types.h>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -70,20 +70,21 @@ class FailedKeys {
     std::uint64_t hash;
     TimePoint until;
   };
-  // All require mutex_.
-  void drop_old(TimePoint now);
-  void drop_oldest();
-  bool was_seen(std::uint64_t hash) const { return young_.contains(hash) || old_.contains(hash); }
+  void drop_old(TimePoint now) HITIDE_REQUIRES(mutex_);
+  void drop_oldest() HITIDE_REQUIRES(mutex_);
+  bool was_seen(std::uint64_t hash) const HITIDE_REQUIRES(mutex_) {
+    return young_.contains(hash) || old_.contains(hash);
+  }
 
   const FailedKeyLimits limits_;
   const std::shared_ptr<FailedKeyCounters> counters_;
 
-  std::mutex mutex_;
-  std::unordered_map<std::uint64_t, Entry> entries_;  // guarded by mutex_; by hash
-  std::deque<Noted> noted_;                           // guarded by mutex_; in order of time
-  std::unordered_set<std::uint64_t> young_;           // guarded by mutex_; hashes that were seen
-  std::unordered_set<std::uint64_t> old_;             // guarded by mutex_
-  TimePoint young_since_{};                           // guarded by mutex_
+  Mutex mutex_;
+  std::unordered_map<std::uint64_t, Entry> entries_ HITIDE_GUARDED_BY(mutex_);  // by hash
+  std::deque<Noted> noted_ HITIDE_GUARDED_BY(mutex_);                           // in order of time
+  std::unordered_set<std::uint64_t> young_ HITIDE_GUARDED_BY(mutex_);  // hashes that were seen
+  std::unordered_set<std::uint64_t> old_ HITIDE_GUARDED_BY(mutex_);
+  TimePoint young_since_ HITIDE_GUARDED_BY(mutex_){};
 };
 
 }  // namespace hitide

@@ -32,6 +32,7 @@ std::uint64_t first_backup_id() {
 
 std::vector<PageLayout> layouts_of(const std::vector<PoolSpec>& pools) {
   std::vector<PageLayout> layouts;
+  layouts.reserve(pools.size());
   for (const PoolSpec& pool : pools) layouts.push_back(page_layout(pool));
   return layouts;
 }
@@ -318,7 +319,7 @@ StatusCode PageStore::judge_fault(EnvelopeFault fault, const std::string& object
 }
 
 bool PageStore::may_remove(const std::string& object_key, TimePoint now) {
-  const std::lock_guard lock(removal_mutex_);
+  const MutexLock lock(removal_mutex_);
   if (now >= removal_window_ + std::chrono::seconds(1)) {
     removal_window_ = now;
     removals_in_window_ = 0;

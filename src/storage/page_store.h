@@ -28,7 +28,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -40,6 +39,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "spec/layout.h"
 #include "storage/absent_keys.h"
 #include "storage/envelope.h"
@@ -245,10 +245,10 @@ class PageStore {
   AbsentKeys absent_;
   FailedKeys failed_keys_;
 
-  std::mutex removal_mutex_;
-  std::unordered_map<std::string, TimePoint> removed_;  // guarded by removal_mutex_
-  TimePoint removal_window_{};                          // guarded by removal_mutex_
-  std::uint32_t removals_in_window_ = 0;                // guarded by removal_mutex_
+  Mutex removal_mutex_;
+  std::unordered_map<std::string, TimePoint> removed_ HITIDE_GUARDED_BY(removal_mutex_);
+  TimePoint removal_window_ HITIDE_GUARDED_BY(removal_mutex_){};
+  std::uint32_t removals_in_window_ HITIDE_GUARDED_BY(removal_mutex_) = 0;
 };
 
 }  // namespace hitide

@@ -53,7 +53,7 @@ Result<std::unique_ptr<LlamaDevice>> LlamaDevice::create(LlamaContextPtr context
 // ----------------------------------------------------------------------------------
 
 Status LlamaDevice::attach(CompletionSink* sink) {
-  const std::lock_guard run(run_mutex_);
+  const MutexLock run(run_mutex_);
   if (sink_ != nullptr) {
     return Status(StatusCode::failed_precondition, "llama device: attached already");
   }
@@ -62,10 +62,10 @@ Status LlamaDevice::attach(CompletionSink* sink) {
 }
 
 void LlamaDevice::detach() {
-  const std::lock_guard run(run_mutex_);
+  const MutexLock run(run_mutex_);
   std::deque<Item> left;
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     left.swap(queue_);
     executed_ = submitted_;
     loads_ = 0;
@@ -90,7 +90,7 @@ void LlamaDevice::submit(SequenceCommand command) { enqueue(std::move(command));
 
 void LlamaDevice::enqueue(Item item) {
   {
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     const auto* const batch = std::get_if<CopyBatch>(&item);
     if (batch != nullptr && batch->direction == CopyDirection::to_device) ++loads_;
     queue_.push_back(std::move(item));
@@ -100,12 +100,12 @@ void LlamaDevice::enqueue(Item item) {
 }
 
 std::uint64_t LlamaDevice::submitted() const {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   return submitted_;
 }
 
 std::uint64_t LlamaDevice::executed() const {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   return executed_;
 }
 
@@ -119,29 +119,29 @@ bool LlamaDevice::run_commands(Duration budget, Duration load_budget) {
     const Duration spent = SystemClock::instance().now() - start;
     if (spent >= budget && (spent >= load_budget || !loads_pending())) break;
   }
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   return executed_ != submitted_;
 }
 
 bool LlamaDevice::loads_pending() const {
-  const std::lock_guard lock(queue_mutex_);
+  const MutexLock lock(queue_mutex_);
   return loads_ > 0;
 }
 
 // One command, or one page of a copy. False when there was nothing to do.
 bool LlamaDevice::run_one() {
-  const std::lock_guard run(run_mutex_);
+  const MutexLock run(run_mutex_);
   if (!copying_) {
     Item item;
     {
-      const std::lock_guard lock(queue_mutex_);
+      const MutexLock lock(queue_mutex_);
       if (queue_.empty()) return false;
       item = std::move(queue_.front());
       queue_.pop_front();
     }
     if (const auto* const command = std::get_if<SequenceCommand>(&item)) {
       execute(*command);
-      const std::lock_guard lock(queue_mutex_);
+      const MutexLock lock(queue_mutex_);
       ++executed_;
       return true;
     }
@@ -165,7 +165,7 @@ bool LlamaDevice::run_one() {
   if (results.size() >= active_.batch.pages.size()) {
     const bool load = active_.batch.direction == CopyDirection::to_device;
     finish_copy();
-    const std::lock_guard lock(queue_mutex_);
+    const MutexLock lock(queue_mutex_);
     ++executed_;
     if (load) --loads_;
   }

@@ -30,7 +30,6 @@
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <variant>
@@ -40,6 +39,7 @@
 #include <hitide/result.h>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "engine/llama/llama_model.h"
 
 namespace hitide {
@@ -156,7 +156,7 @@ class LlamaDevice final : public Device {
   void execute_trim(Sequence& sequence, std::uint32_t pages_kept);
   StatusCode save_page(const PageCopy& copy);
   StatusCode restore_page(SequenceId target, const PageCopy& copy);
-  void finish_copy();
+  void finish_copy() HITIDE_REQUIRES(run_mutex_);
 
   Sequence* live_sequence(SequenceId id);
   const Sequence* holder_of(PageId page, std::uint32_t position) const;
@@ -176,16 +176,16 @@ class LlamaDevice final : public Device {
   const std::function<void()> wake_;
   LlamaDeviceMetrics metrics_;
 
-  mutable std::mutex queue_mutex_;
-  std::deque<Item> queue_;       // guarded by queue_mutex_
-  std::uint64_t submitted_ = 0;  // guarded by queue_mutex_
-  std::uint64_t executed_ = 0;   // guarded by queue_mutex_
-  std::uint64_t loads_ = 0;      // guarded by queue_mutex_: to_device batches not done
+  mutable Mutex queue_mutex_;
+  std::deque<Item> queue_ HITIDE_GUARDED_BY(queue_mutex_);
+  std::uint64_t submitted_ HITIDE_GUARDED_BY(queue_mutex_) = 0;
+  std::uint64_t executed_ HITIDE_GUARDED_BY(queue_mutex_) = 0;
+  std::uint64_t loads_ HITIDE_GUARDED_BY(queue_mutex_) = 0;  // to_device batches not done
 
-  std::mutex run_mutex_;            // held while one item is executed, and by attach and detach
-  CompletionSink* sink_ = nullptr;  // guarded by run_mutex_
-  bool copying_ = false;            // guarded by run_mutex_
-  ActiveCopy active_;               // guarded by run_mutex_
+  Mutex run_mutex_;  // held while one item is executed, and by attach and detach
+  CompletionSink* sink_ HITIDE_GUARDED_BY(run_mutex_) = nullptr;
+  bool copying_ HITIDE_GUARDED_BY(run_mutex_) = false;
+  ActiveCopy active_ HITIDE_GUARDED_BY(run_mutex_);
 
   // Step thread only.
   struct Batch;

@@ -5,7 +5,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <exception>
-#include <mutex>
 #include <new>
 #include <utility>
 
@@ -16,6 +15,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "engine/llama/engine_setup.h"
 #include "engine/llama/grammar.h"
 #include "engine/llama/request_pages.h"
@@ -95,8 +95,8 @@ class LlamaEngine final : public Engine {
 
   ModelSpec model_spec_;
   EngineInfo info_;  // constant, but for the next
-  mutable std::mutex backend_mutex_;
-  std::string storage_backend_;  // guarded by backend_mutex_
+  mutable Mutex backend_mutex_;
+  std::string storage_backend_ HITIDE_GUARDED_BY(backend_mutex_);
   LlamaModelPtr model_;
   const llama_vocab* vocabulary_ = nullptr;
   std::atomic<StepLoop*> loop_pointer_{nullptr};
@@ -104,7 +104,7 @@ class LlamaEngine final : public Engine {
   std::unique_ptr<Cache> cache_;  // null: served without
   std::unique_ptr<PageSource> source_;
   std::unique_ptr<StepLoop> loop_;
-  std::mutex close_mutex_;  // one close() at a time
+  Mutex close_mutex_;  // one close() at a time
 };
 
 Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, CacheOptions cache,
@@ -131,11 +131,10 @@ Result<std::unique_ptr<Engine>> LlamaEngine::open(const EngineOptions& options, 
     if (!opened.ok()) return opened.status();
     engine->cache_ = std::move(opened).value();
     engine->source_ = make_cached_source(*engine->cache_);
-    engine->note_storage_backend();
   } else {
     engine->source_ = make_plain_source(*engine->device_);
-    engine->storage_backend_ = "none";
   }
+  engine->note_storage_backend();
   StepLoopOptions loop;
   loop.page_size = options.page_size;
   loop.context_length = engine->info_.context_length;
@@ -276,14 +275,14 @@ Status LlamaEngine::flush_cache() { return cache_ ? cache_->flush() : without_ca
 
 EngineInfo LlamaEngine::info() const {
   EngineInfo info = info_;
-  const std::lock_guard lock(backend_mutex_);
+  const MutexLock lock(backend_mutex_);
   info.storage_backend = storage_backend_;
   return info;
 }
 
 void LlamaEngine::note_storage_backend() {
-  std::string backend = cache_->stats().storage_backend;
-  const std::lock_guard lock(backend_mutex_);
+  std::string backend = cache_ ? cache_->stats().storage_backend : "none";
+  const MutexLock lock(backend_mutex_);
   storage_backend_ = std::move(backend);
 }
 
@@ -318,7 +317,7 @@ Status LlamaEngine::health() const {
 }
 
 Status LlamaEngine::close(TimePoint deadline) {
-  const std::lock_guard lock(close_mutex_);
+  const MutexLock lock(close_mutex_);
   if (!loop_) return ok_status();
   loop_->cancel_all();
   // The loop goes on: backups are copied out of the context by its thread.

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <map>
-#include <mutex>
 #include <vector>
 
 #include <fmt/format.h>
@@ -11,6 +10,7 @@
 
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -24,16 +24,16 @@ std::string file_version(const std::string& path) {
 }
 
 Result<std::string> cached_sha256(const std::string& path) {
-  static std::mutex mutex;
+  static Mutex mutex;
   static std::map<std::string, std::string> digests;
   const std::string version = file_version(path);
   {
-    const std::lock_guard lock(mutex);
+    const MutexLock lock(mutex);
     const auto found = digests.find(version);
     if (found != digests.end()) return found->second;
   }
   HITIDE_ASSIGN_OR_RETURN(std::string digest, file_sha256(path));
-  const std::lock_guard lock(mutex);
+  const MutexLock lock(mutex);
   digests[version] = digest;
   return digest;
 }

@@ -1,6 +1,5 @@
 #include "engine/llama/request_pages.h"
 
-#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -8,6 +7,7 @@
 #include <hitide/cache.h>
 
 #include "base/log.h"
+#include "base/mutex.h"
 
 namespace hitide {
 namespace {
@@ -81,7 +81,7 @@ class PlainPool {
   }
 
   Status take_sequence(SequenceId& out) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (sequences_.empty()) {
       return Status(StatusCode::resource_exhausted, "no sequence is free");
     }
@@ -98,7 +98,7 @@ class PlainPool {
                             .position = static_cast<std::uint32_t>(held.size()),
                             .pages = {}};
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (pages_.size() < count - held.size()) {
         return Status(StatusCode::resource_exhausted,
                       fmt::format("{} device pages are needed, {} are free", count - held.size(),
@@ -119,7 +119,7 @@ class PlainPool {
   void give_back(SequenceId sequence, const std::vector<PageId>& pages) {
     device_.submit(
         SequenceCommand{.kind = SequenceCommand::Kind::trim, .sequence = sequence, .pages = {}});
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     pages_.insert(pages_.end(), pages.begin(), pages.end());
     sequences_.push_back(sequence);
   }
@@ -127,9 +127,9 @@ class PlainPool {
  private:
   Device& device_;
   const DeviceGeometry geometry_;
-  std::mutex mutex_;
-  std::vector<SequenceId> sequences_;  // guarded by mutex_
-  std::vector<PageId> pages_;          // guarded by mutex_
+  Mutex mutex_;
+  std::vector<SequenceId> sequences_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<PageId> pages_ HITIDE_GUARDED_BY(mutex_);
 };
 
 class PlainPages final : public RequestPages {

@@ -72,7 +72,7 @@ Result<std::uint64_t> StepLoop::submit(GenerationRequest request, GenerationSink
   }
   generation->sampler.begin(generation->tokens, std::move(ends));
   generation->sampler.follow(std::move(grammar));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (closing_) return Status(StatusCode::failed_precondition, "the engine is closed");
   if (pending_ >= std::size_t{options_.waiting_max} + options_.running_max) {
     return Status(StatusCode::resource_exhausted,
@@ -88,30 +88,30 @@ Result<std::uint64_t> StepLoop::submit(GenerationRequest request, GenerationSink
 }
 
 void StepLoop::cancel(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   cancellations_.push_back(id);
   woken_ = true;
   changed_.notify_all();
 }
 
 void StepLoop::wake() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   woken_ = true;
   changed_.notify_all();
 }
 
 void StepLoop::cancel_all() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   closing_ = true;
   woken_ = true;
   changed_.notify_all();
-  changed_.wait(lock, [this] { return drained_ || ended_; });
+  changed_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) { return drained_ || ended_; });
 }
 
 void StepLoop::stop() {
   cancel_all();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     woken_ = true;
     changed_.notify_all();
@@ -125,7 +125,7 @@ Duration StepLoop::current_step() const {
 }
 
 bool StepLoop::stopped() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return ended_;
 }
 
@@ -135,7 +135,7 @@ bool StepLoop::stopped() const {
 void StepLoop::run() {
   for (;;) {
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       if (stopping_) break;
     }
     bool busy = false;
@@ -154,7 +154,7 @@ void StepLoop::run() {
     step_began_ns_.store(0);
     if (!busy) sleep_until_woken();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ended_ = true;
   changed_.notify_all();
 }
@@ -185,16 +185,16 @@ bool StepLoop::step() {
 
 void StepLoop::sleep_until_woken() {
   const bool stalled = !running_.empty() || !waiting_.empty();
-  std::unique_lock lock(mutex_);
-  quiet_ =
-      !changed_.wait_for(lock, stalled ? kStalledPause : kIdlePause, [this] { return woken_; });
+  MutexLock lock(mutex_);
+  quiet_ = !changed_.wait_for(lock, stalled ? kStalledPause : kIdlePause,
+                              [this]() HITIDE_REQUIRES(mutex_) { return woken_; });
   woken_ = false;
 }
 
 void StepLoop::take_orders() {
   std::deque<GenerationPtr> incoming;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     incoming.swap(incoming_);
     cancel_everything_ = closing_;
   }
@@ -202,7 +202,7 @@ void StepLoop::take_orders() {
   apply_cancellations();
   forget_finished();
   if (cancel_everything_) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (incoming_.empty() && !drained_) {
       drained_ = true;
       changed_.notify_all();
@@ -213,7 +213,7 @@ void StepLoop::take_orders() {
 void StepLoop::apply_cancellations() {
   std::vector<std::uint64_t> ids;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ids.swap(cancellations_);
   }
   if (ids.empty() && !cancel_everything_) return;
@@ -232,7 +232,7 @@ void StepLoop::forget_finished() {
   metrics_.running.store(static_cast<std::uint32_t>(running_.size()));
   metrics_.waiting.store(static_cast<std::uint32_t>(waiting_.size()));
   if (forgotten == 0) return;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   pending_ -= forgotten;
 }
 

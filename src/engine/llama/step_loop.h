@@ -10,12 +10,10 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -23,6 +21,7 @@
 #include <hitide/result.h>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "engine/llama/grammar.h"
 #include "engine/llama/llama_device.h"
@@ -121,17 +120,17 @@ class StepLoop {
   const std::vector<TokenId> end_tokens_;  // of the vocabulary
   StepLoopMetrics metrics_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;           // of woken_, orders and ended_
-  bool woken_ = false;                        // guarded by mutex_
-  bool closing_ = false;                      // guarded by mutex_
-  bool stopping_ = false;                     // guarded by mutex_
-  bool drained_ = false;                      // guarded by mutex_: closing and nothing is left
-  bool ended_ = false;                        // guarded by mutex_
-  std::uint64_t next_id_ = 1;                 // guarded by mutex_
-  std::size_t pending_ = 0;                   // guarded by mutex_: submitted and not done
-  std::deque<GenerationPtr> incoming_;        // guarded by mutex_
-  std::vector<std::uint64_t> cancellations_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar changed_;  // of woken_, orders and ended_
+  bool woken_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool closing_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool drained_ HITIDE_GUARDED_BY(mutex_) = false;  // closing and nothing is left
+  bool ended_ HITIDE_GUARDED_BY(mutex_) = false;
+  std::uint64_t next_id_ HITIDE_GUARDED_BY(mutex_) = 1;
+  std::size_t pending_ HITIDE_GUARDED_BY(mutex_) = 0;  // submitted and not done
+  std::deque<GenerationPtr> incoming_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> cancellations_ HITIDE_GUARDED_BY(mutex_);
 
   std::atomic<std::int64_t> step_began_ns_{0};  // 0: no step under way
 

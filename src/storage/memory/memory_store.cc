@@ -133,7 +133,7 @@ Result<std::uint64_t> MemoryStore::remove_prefix(std::string_view prefix, const 
   }
   const CallGate::Pass pass(gate_);
   if (!pass) return Status(StatusCode::failed_precondition, "remove_prefix: the store is closed");
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t removed = 0;
   for (auto object = objects_.begin(); object != objects_.end();) {
     const auto next = std::next(object);
