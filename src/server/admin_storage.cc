@@ -65,8 +65,9 @@ Result<std::vector<std::pair<std::string, std::string>>> read_fields(const std::
   if (!json.is_object()) return invalid("the body must be a JSON object");
   std::vector<std::pair<std::string, std::string>> fields;
   for (const auto& [name, value] : json.items()) {
-    const bool known = std::any_of(kFields.begin(), kFields.end(),
-                                   [&](const Field& field) { return field.name == name; });
+    const bool known =
+        std::any_of(kFields.begin(), kFields.end(),
+                    [&name = name](const Field& field) { return field.name == name; });
     if (!known) {
       std::string names;
       for (const Field& field : kFields) {
@@ -104,7 +105,7 @@ Reply StorageAdmin::show() const {
   const CacheStats stats = engine_.cache_stats();
   const bool attached =
       stats.storage_status != StorageStatus::none && stats.storage_status != StorageStatus::off;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::string& extra = current_.storage_extra_config;
   OrderedJson json;
   json[std::string(kBackend)] =
@@ -137,7 +138,7 @@ Result<ServeOptions> StorageAdmin::wanted(const std::string& body) const {
   }
   ServeOptions options;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     options = current_;
   }
   // Without a configuration of its own, the backend that is there stays as it is.
@@ -148,7 +149,7 @@ Result<ServeOptions> StorageAdmin::wanted(const std::string& body) const {
   }
   for (const auto& [name, value] : fields) {
     const auto field = std::find_if(kFields.begin(), kFields.end(),
-                                    [&](const Field& one) { return one.name == name; });
+                                    [&name = name](const Field& one) { return one.name == name; });
     const Status status = set_option(option_table(), field->option, value, options);
     if (!status.ok()) return invalid(fmt::format("{}: {}", name, status.message()));
   }
@@ -165,7 +166,7 @@ Result<ServeOptions> StorageAdmin::wanted(const std::string& body) const {
 }
 
 Reply StorageAdmin::attach(const std::string& body) {
-  const std::lock_guard change(change_mutex_);
+  const MutexLock change(change_mutex_);
   Result<ServeOptions> options = wanted(body);
   if (!options.ok()) return failed(options.status());
   const bool was_attached = is_attached();
@@ -176,13 +177,13 @@ Reply StorageAdmin::attach(const std::string& body) {
   std::string message =
       was_attached ? fmt::format("{} was attached already; the policies are as asked for", backend)
                    : fmt::format("{} is attached", backend);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   current_ = std::move(*options);
   return json_reply(dump(done(std::move(message))));
 }
 
 Reply StorageAdmin::detach() {
-  const std::lock_guard change(change_mutex_);
+  const MutexLock change(change_mutex_);
   const Status status = engine_.detach_storage(soon(kChangeTime));
   if (status.ok()) {
     return json_reply(dump(done("the storage backend is detached; what it holds stays there")));
@@ -196,7 +197,7 @@ Reply StorageAdmin::detach() {
 }
 
 Reply StorageAdmin::clear() {
-  const std::lock_guard change(change_mutex_);
+  const MutexLock change(change_mutex_);
   const Result<std::uint64_t> removed = engine_.clear_storage(soon(kClearTime));
   if (!removed.ok()) return failed(removed.status());
   OrderedJson json = done("everything that this model had in the storage backend is removed");

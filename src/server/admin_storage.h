@@ -4,9 +4,9 @@
 // Threading: any thread. Changes are made one at a time, and wait for I/O within limits.
 #pragma once
 
-#include <mutex>
 #include <string>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "server/reply.h"
 #include "spec/storage_config.h"
@@ -45,9 +45,9 @@ class StorageAdmin {
 
   Engine& engine_;
   const StorageSettings settings_;
-  std::mutex change_mutex_;  // held while something is changed; taken before mutex_
-  mutable std::mutex mutex_;
-  ServeOptions current_;  // guarded by mutex_
+  Mutex change_mutex_;  // held while something is changed; taken before mutex_
+  mutable Mutex mutex_;
+  ServeOptions current_ HITIDE_GUARDED_BY(mutex_);
 };
 
 }  // namespace hitide

@@ -13,14 +13,14 @@ std::shared_ptr<Generations> Generations::create(Engine& engine,
 Status Generations::submit(GenerationRequest request, std::shared_ptr<void> token) {
   Choice* choice = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     choice = &choices_.emplace_back(*this, static_cast<std::uint32_t>(choices_.size()));
     choice->news.index = choice->index;
     choice->self = shared_from_this();
     choice->token = std::move(token);
   }
   const Result<std::uint64_t> id = engine_.submit(std::move(request), choice);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!id.ok()) {
     choices_.pop_back();
     return id.status();
@@ -30,24 +30,25 @@ Status Generations::submit(GenerationRequest request, std::shared_ptr<void> toke
 }
 
 bool Generations::wait_admitted(std::uint32_t index, Duration patience) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const Choice& choice = choices_[index];
   return changed_.wait_for(lock, patience, [&] { return choice.admitted || choice.done; });
 }
 
 bool Generations::wait_text(std::uint32_t index, Duration patience) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const Choice& choice = choices_[index];
   return changed_.wait_for(lock, patience, [&] { return choice.wrote || choice.done; });
 }
 
 std::vector<Generations::News> Generations::take(Duration patience) {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto has_news = [](const Choice& choice) {
     return choice.news.done || !choice.news.text.empty();
   };
-  changed_.wait_for(lock, patience,
-                    [&] { return std::any_of(choices_.begin(), choices_.end(), has_news); });
+  changed_.wait_for(lock, patience, [&]() HITIDE_REQUIRES(mutex_) {
+    return std::any_of(choices_.begin(), choices_.end(), has_news);
+  });
   std::vector<News> taken;
   for (Choice& choice : choices_) {
     if (!has_news(choice)) continue;
@@ -60,7 +61,7 @@ std::vector<Generations::News> Generations::take(Duration patience) {
 void Generations::cancel() {
   std::vector<std::uint64_t> ids;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const Choice& choice : choices_) {
       if (!choice.done) ids.push_back(choice.id);
     }
@@ -69,36 +70,36 @@ void Generations::cancel() {
 }
 
 bool Generations::admitted(std::uint32_t index) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return choices_[index].admitted;
 }
 
 std::string Generations::explanation_id(std::uint32_t index) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return choices_[index].explanation_id;
 }
 
 GenerationResult Generations::take_result(std::uint32_t index) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return std::move(choices_[index].result);
 }
 
 void Generations::Choice::on_admitted(const std::string& explanation) {
-  const std::lock_guard lock(owner.mutex_);
+  const MutexLock lock(owner.mutex_);
   explanation_id = explanation;
   admitted = true;
   owner.changed_.notify_all();
 }
 
 void Generations::Choice::on_text(std::string_view text) {
-  const std::lock_guard lock(owner.mutex_);
+  const MutexLock lock(owner.mutex_);
   news.text += text;
   wrote = true;
   owner.changed_.notify_all();
 }
 
 void Generations::Choice::on_logprob(TokenLogprob logprob) {
-  const std::lock_guard lock(owner.mutex_);
+  const MutexLock lock(owner.mutex_);
   news.logprobs.push_back(std::move(logprob));
 }
 
@@ -107,7 +108,7 @@ void Generations::Choice::on_done(GenerationResult outcome) {
   // Released after the lock: one of them may be the last owner of this object.
   std::shared_ptr<Generations> owner_alive;
   std::shared_ptr<void> token_alive;
-  const std::lock_guard lock(owner.mutex_);
+  const MutexLock lock(owner.mutex_);
   owner_alive.swap(self);
   token_alive.swap(token);
   if (explanation_id.empty()) explanation_id = outcome.explanation_id;

@@ -5,14 +5,13 @@
 // time.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "server/sglang_metrics.h"
 
@@ -81,9 +80,9 @@ class Generations final : public std::enable_shared_from_this<Generations> {
 
   Engine& engine_;
   const std::shared_ptr<RequestMetrics> metrics_;
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Choice> choices_;  // guarded by mutex_; elements stay where they are
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::deque<Choice> choices_ HITIDE_GUARDED_BY(mutex_);  // elements stay where they are
 };
 
 }  // namespace hitide

@@ -85,7 +85,7 @@ void Intake::give_back(std::shared_ptr<Connection> connection, std::string answe
   connection->sent_ = 0;
   connection->last_answer_ = last;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     returned_.push_back(std::move(connection));
   }
   wake();
@@ -198,7 +198,7 @@ void Intake::handle(const std::shared_ptr<Connection>& connection) {
 void Intake::take_returned() {
   std::vector<std::shared_ptr<Connection>> returned;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     returned.swap(returned_);
   }
   for (const std::shared_ptr<Connection>& connection : returned) {

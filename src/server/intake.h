@@ -13,12 +13,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "base/file.h"
+#include "base/mutex.h"
 #include "server/request_reader.h"
 #include "spec/serve_options.h"
 
@@ -125,8 +125,8 @@ class Intake {
   TimePoint accept_after_{};  // no descriptor was left
   bool stop_begun_ = false;
 
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<Connection>> returned_;  // guarded by mutex_
+  Mutex mutex_;
+  std::vector<std::shared_ptr<Connection>> returned_ HITIDE_GUARDED_BY(mutex_);
   std::atomic<bool> stopping_{false};
   std::atomic<bool> ending_{false};  // nothing is given back any more
   std::thread thread_;

@@ -143,12 +143,12 @@ void append_storage(MetricsText& text, const CacheStats& stats) {
 }  // namespace
 
 void HttpCounts::count(const std::string& route, int status) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++counts_[{route, status}];
 }
 
 std::map<std::pair<std::string, int>, std::uint64_t> HttpCounts::values() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return counts_;
 }
 

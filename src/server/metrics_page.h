@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <map>
-#include <mutex>
 #include <string>
 #include <utility>
 
+#include "base/mutex.h"
 #include "engine/engine.h"
 #include "server/sglang_metrics.h"
 
@@ -19,8 +19,8 @@ class HttpCounts {
   std::map<std::pair<std::string, int>, std::uint64_t> values() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::map<std::pair<std::string, int>, std::uint64_t> counts_;  // guarded by mutex_
+  mutable Mutex mutex_;
+  std::map<std::pair<std::string, int>, std::uint64_t> counts_ HITIDE_GUARDED_BY(mutex_);
 };
 
 struct ServerGauges {

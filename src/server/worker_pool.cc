@@ -14,7 +14,7 @@ WorkerPool::WorkerPool(std::size_t threads_max, std::size_t waiting_max)
 WorkerPool::~WorkerPool() { stop(); }
 
 bool WorkerPool::submit(std::function<void()>&& job) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (stopping_ || jobs_.size() + running_ >= threads_max_ + waiting_max_) return false;
   jobs_.push_back(std::move(job));
   if (idle_ < jobs_.size() && threads_.size() < threads_max_) {
@@ -36,10 +36,10 @@ bool WorkerPool::submit(std::function<void()>&& job) {
 }
 
 void WorkerPool::work() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   for (;;) {
     ++idle_;
-    job_ready_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    job_ready_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) { return stopping_ || !jobs_.empty(); });
     --idle_;
     if (jobs_.empty()) return;  // stopping
     std::function<void()> job = std::move(jobs_.front());
@@ -64,7 +64,7 @@ void WorkerPool::work() {
 void WorkerPool::stop() {
   std::vector<std::thread> threads;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     threads.swap(threads_);
   }

@@ -2,14 +2,14 @@
 // beyond it jobs wait in a bounded queue, and beyond that they are refused.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -31,13 +31,13 @@ class WorkerPool {
 
   const std::size_t threads_max_;
   const std::size_t waiting_max_;
-  std::mutex mutex_;
-  std::condition_variable job_ready_;
-  std::deque<std::function<void()>> jobs_;  // guarded by mutex_
-  std::vector<std::thread> threads_;        // guarded by mutex_
-  std::size_t idle_ = 0;                    // guarded by mutex_
-  std::size_t running_ = 0;                 // guarded by mutex_; jobs
-  bool stopping_ = false;                   // guarded by mutex_
+  Mutex mutex_;
+  CondVar job_ready_;
+  std::deque<std::function<void()>> jobs_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ HITIDE_GUARDED_BY(mutex_);
+  std::size_t idle_ HITIDE_GUARDED_BY(mutex_) = 0;
+  std::size_t running_ HITIDE_GUARDED_BY(mutex_) = 0;  // jobs
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hitide
