@@ -194,6 +194,38 @@ TEST(AttachStorage, AFailureAttachesNothingAndSaysWhy) {
   expect_all_returned(rig);
 }
 
+// Whoever asks for statistics sees a tier that is just coming up, or one that could not be opened.
+TEST(AttachStorage, StatisticsMayBeReadMeanwhile) {
+  set_log_level(LogLevel::error);
+  Rig rig(small_options());
+  StorageOptions nowhere;
+  nowhere.backend = "file";
+  nowhere.path = "/proc/no/such/place";
+  std::atomic<bool> stop = false;
+  std::atomic<std::uint64_t> seen_on = 0;
+  {
+    std::jthread reader([&] {
+      while (!stop) {
+        const bool on = rig.cache().stats().storage_status == StorageStatus::on;
+        const std::string metrics = rig.cache().storage_metrics();
+        if (on && metrics.find("hitide_failed_keys") != std::string::npos) ++seen_on;
+      }
+    });
+    // At least until the two have met, however the threads are scheduled.
+    const TimePoint limit = soon();
+    for (int round = 0; round < 40 || (seen_on == 0 && limit > std::chrono::steady_clock::now());
+         ++round) {
+      EXPECT_FALSE(rig.cache().attach_storage(nowhere, policy(), soon()).ok());
+      EXPECT_TRUE(rig.cache().attach_storage(memory_store(), policy(), soon()).ok());
+      EXPECT_TRUE(rig.cache().detach_storage(soon()).ok());
+    }
+    stop = true;
+  }
+  set_log_level(LogLevel::info);
+  EXPECT_GT(seen_on, 0u);
+  expect_all_returned(rig);
+}
+
 TEST(AttachStorage, AFileStoreThatWasDetachedIsFreeForOthers) {
   const TempDirectory directory;
   CacheOptions options = small_options();

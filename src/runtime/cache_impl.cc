@@ -90,7 +90,8 @@ Status CacheImpl::start(const HostSize& size, OpenedStore opened, bool store_giv
   const CacheOptions& options = options_;
   const ModelSpec& model = model_;
   const bool wanted = opened.store != nullptr || !opened.status.ok();
-  const std::lock_guard admin(admin_mutex_);
+  const MutexLock close_lock(close_mutex_);
+  const MutexLock admin(admin_mutex_);
   attached_ = options.storage;
   attached_by_options_ = wanted && !store_given;
   const auto tier = std::make_shared<StorageTier>(std::move(opened), options, storage_counters_);
@@ -111,14 +112,14 @@ Status CacheImpl::start(const HostSize& size, OpenedStore opened, bool store_giv
   config.prefill_tokens_per_s = options.prefill_tokens_per_s;
   config.explanation_prefix = explanation_prefix();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     config.storage = lanes_ != nullptr ? StorageState::on
                      : wanted          ? StorageState::off
                                        : StorageState::none;
     core_ = std::make_unique<CacheCore>(config);
-  }
-  if (HostPool::kChecksFreePages) {
-    HITIDE_RETURN_IF_ERROR(core_->observe_host_pages(host_pool_.get()));
+    if (HostPool::kChecksFreePages) {
+      HITIDE_RETURN_IF_ERROR(core_->observe_host_pages(host_pool_.get()));
+    }
   }
   HITIDE_RETURN_IF_ERROR(device_.attach(this));
   core_thread_ = std::thread([this] { run_core(); });
@@ -212,9 +213,10 @@ void CacheImpl::report_trip() {
 }
 
 template <typename Step>
-auto CacheImpl::with_core(const Step& step)
+auto CacheImpl::with_core(std::string_view call, const Step& step)
     -> decltype(step(std::declval<CacheCore&>(), std::declval<Plan&>())) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
+  if (closed_) return closed_status(call);
   const TimePoint before = core_->next_deadline();
   Plan plan;
   auto result = step(*core_, plan);
@@ -228,7 +230,7 @@ void CacheImpl::run_core() {
   while (true) {
     TimePoint deadline;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       deadline = core_->next_deadline();
     }
     completions_.take(arrived, deadline);
@@ -242,7 +244,7 @@ void CacheImpl::run_core() {
     }
     bool tell = false;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       std::swap(tell, notify_pending_);
     }
     if (tell && notify_) notify_();
@@ -251,7 +253,7 @@ void CacheImpl::run_core() {
 }
 
 void CacheImpl::take_completions(const std::deque<Completion>& completions) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Plan plan;
   const TimePoint now = clock_.now();
   for (const Completion& completion : completions) core_->on_completion(completion, now, plan);
@@ -269,77 +271,74 @@ void CacheImpl::take_completions(const std::deque<Completion>& completions) {
 }
 
 Result<PrefixHandle> CacheImpl::open_prefix(const PrefixRequest& request) {
-  Result<RequestId> id = with_core([&](CacheCore& core, Plan& plan) -> Result<RequestId> {
-    if (closed_) return closed_status("open_prefix");
-    return core.open(request, clock_.now(), plan);
-  });
+  Result<RequestId> id =
+      with_core("open_prefix", [&](CacheCore& core, Plan& plan) -> Result<RequestId> {
+        return core.open(request, clock_.now(), plan);
+      });
   if (!id.ok()) return id.status();
   return PrefixHandle(shared_from_this(), *id);
 }
 
 Result<Admission> CacheImpl::admit(RequestId id) {
-  return with_core([&](CacheCore& core, Plan& plan) -> Result<Admission> {
-    if (closed_) return closed_status("admit");
+  return with_core("admit", [&](CacheCore& core, Plan& plan) -> Result<Admission> {
     return core.admit(id, clock_.now(), plan);
   });
 }
 
 Result<std::vector<PageId>> CacheImpl::reserve(RequestId id, std::uint32_t total_tokens) {
-  return with_core([&](CacheCore& core, Plan& plan) -> Result<std::vector<PageId>> {
-    if (closed_) return closed_status("reserve");
+  return with_core("reserve", [&](CacheCore& core, Plan& plan) -> Result<std::vector<PageId>> {
     return core.reserve(id, total_tokens, clock_.now(), plan);
   });
 }
 
 Status CacheImpl::commit(RequestId id, std::span<const TokenId> tokens) {
-  return with_core([&](CacheCore& core, Plan& plan) -> Status {
-    if (closed_) return closed_status("commit");
+  return with_core("commit", [&](CacheCore& core, Plan& plan) -> Status {
     return core.commit(id, tokens, clock_.now(), plan);
   });
 }
 
 void CacheImpl::release(RequestId id) {
-  with_core([&](CacheCore& core, Plan& plan) {
-    if (!closed_) core.release(id, clock_.now(), plan);
-    return 0;
-  });
+  // Closed: nothing is held any more.
+  with_core("release", [&](CacheCore& core, Plan& plan) {
+    core.release(id, clock_.now(), plan);
+    return ok_status();
+  }).ignore();
 }
 
 PrefixState CacheImpl::state(RequestId id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return closed_ ? PrefixState::closed : core_->state(id);
 }
 
 std::uint32_t CacheImpl::cached_tokens(RequestId id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return core_->cached_tokens(id);
 }
 
 std::vector<PageId> CacheImpl::pages(RequestId id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return core_->pages(id);
 }
 
 std::string CacheImpl::explanation_id(RequestId id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return core_->explanation_id(id);
 }
 
 void CacheImpl::note_prefill(std::uint32_t tokens, Duration time) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   core_->note_prefill(tokens, time);
 }
 
 Status CacheImpl::flush() {
-  return with_core([&](CacheCore& core, Plan& plan) -> Status {
-    if (closed_) return closed_status("flush");
+  return with_core("flush", [&](CacheCore& core, Plan& plan) -> Status {
     core.flush(clock_.now(), plan);
     return ok_status();
   });
 }
 
 Result<Explanation> CacheImpl::explain(std::string_view id) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Explanation* found = core_->explain(id);
   if (found != nullptr) return *found;
   return Status(StatusCode::not_found,
@@ -347,23 +346,24 @@ Result<Explanation> CacheImpl::explain(std::string_view id) const {
 }
 
 Status CacheImpl::check() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return core_->check();
 }
 
 Status CacheImpl::close(TimePoint deadline) {
-  const std::lock_guard close_lock(close_mutex_);
+  const MutexLock close_lock(close_mutex_);
   if (close_done_) return close_status_;
   close_done_ = true;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     closed_ = true;
     if (!core_thread_.joinable()) return close_status_;  // never started
     Plan plan;
     core_->drain(clock_.now(), plan);
     dispatch(plan);
     // Backups go on: the device carries out its commands until it is detached.
-    const auto idle = [this] { return core_->operations_in_flight() == 0; };
+    const auto idle = [this]()
+                          HITIDE_REQUIRES(mutex_) { return core_->operations_in_flight() == 0; };
     if (!idle_.wait_until(lock, deadline, idle)) {
       close_status_ = Status(StatusCode::deadline_exceeded,
                              fmt::format("close: {} operations were still under way and have been "
@@ -371,9 +371,9 @@ Status CacheImpl::close(TimePoint deadline) {
                                          core_->operations_in_flight()));
     }
   }
-  const std::lock_guard admin(admin_mutex_);
+  const MutexLock admin(admin_mutex_);
   const TimePoint late = std::max(deadline, clock_.now() + kLaneGrace);
-  const auto keep = [this](const Status& status) {
+  const auto keep = [this](const Status& status) HITIDE_REQUIRES(close_mutex_) {
     if (close_status_.ok()) close_status_ = status;
   };
   const std::shared_ptr<StorageTier> storage = tier();

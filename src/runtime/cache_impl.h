@@ -12,16 +12,15 @@
 // way as ever: so no page and no pin is lost.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 
 #include <hitide/cache.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "cache/cache_core.h"
 #include "pool/host_pool.h"
 #include "pool/host_size.h"
@@ -78,25 +77,25 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   void storage_attached(TransferEngine& lanes);
   StorageTier::Hooks storage_hooks();
   std::shared_ptr<StorageTier> tier() const;
-  // All require admin_mutex_.
   Status still_open(std::string_view call) const;
-  Status end_storage(TimePoint deadline);
-  void replace_tier(std::shared_ptr<StorageTier> tier);
+  Status end_storage(TimePoint deadline) HITIDE_REQUIRES(admin_mutex_);
+  void replace_tier(std::shared_ptr<StorageTier> tier) HITIDE_REQUIRES(admin_mutex_);
   // No new operation reaches the lanes from now on; what the core still asks for is cancelled.
-  void leave_lanes();
+  void leave_lanes() HITIDE_REQUIRES(admin_mutex_);
   void post(CopyCompletion completion) override;
   void run_core();
   void take_completions(const std::deque<Completion>& completions);
-  // Hands a plan on, in order. Requires mutex_.
-  void dispatch(Plan& plan);
-  void dispatch_copy(const CopyOp& copy);
+  // Hands a plan on, in order.
+  void dispatch(Plan& plan) HITIDE_REQUIRES(mutex_);
+  void dispatch_copy(const CopyOp& copy) HITIDE_REQUIRES(mutex_);
   template <typename Op>
-  void dispatch_storage(Op op);
-  void report_trip();
+  void dispatch_storage(Op op) HITIDE_REQUIRES(mutex_);
+  void report_trip() HITIDE_REQUIRES(mutex_);
 
-  // Runs `step(core, plan)` under the mutex and hands on what it planned.
+  // Runs `step(core, plan)` under the mutex and hands on what it planned. failed_precondition: the
+  // cache is closed, and `call`, for people, has done nothing.
   template <typename Step>
-  auto with_core(const Step& step)
+  auto with_core(std::string_view call, const Step& step)
       -> decltype(step(std::declval<CacheCore&>(), std::declval<Plan&>()));
 
   // Constant after start().
@@ -111,30 +110,30 @@ class CacheImpl : public std::enable_shared_from_this<CacheImpl>, private Comple
   CompletionQueue completions_;
   SoloRankGroup ranks_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable idle_;          // operations_in_flight() may have become 0
-  std::unique_ptr<CacheCore> core_;       // guarded by mutex_
-  std::shared_ptr<StorageTier> storage_;  // guarded by mutex_; never null once started
-  TransferEngine* lanes_ = nullptr;       // guarded by mutex_; storage_'s, once L3 is on
+  mutable Mutex mutex_;
+  CondVar idle_;  // operations_in_flight() may have become 0
+  std::unique_ptr<CacheCore> core_ HITIDE_GUARDED_BY(mutex_);
+  std::shared_ptr<StorageTier> storage_ HITIDE_GUARDED_BY(mutex_);  // never null once started
+  TransferEngine* lanes_ HITIDE_GUARDED_BY(mutex_) = nullptr;       // storage_'s, once L3 is on
   // What the stores that were detached have counted, by backend.
-  std::map<std::string, StoreStats> earlier_stores_;  // guarded by mutex_
-  bool notify_pending_ = false;                       // guarded by mutex_
-  bool trip_reported_ = false;                        // guarded by mutex_
-  bool closed_ = false;                               // guarded by mutex_
-  std::size_t checked_ = 0;  // guarded by mutex_; completions since the last check
+  std::map<std::string, StoreStats> earlier_stores_ HITIDE_GUARDED_BY(mutex_);
+  bool notify_pending_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool trip_reported_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool closed_ HITIDE_GUARDED_BY(mutex_) = false;
+  std::size_t checked_ HITIDE_GUARDED_BY(mutex_) = 0;  // completions since the last check
 
   // Attaching, detaching and clearing, one at a time; taken before mutex_.
-  std::mutex admin_mutex_;
-  StorageCounters storage_counters_;  // guarded by admin_mutex_
-  StorageOptions attached_;           // guarded by admin_mutex_; of storage_
-  bool attached_by_options_ = false;  // guarded by admin_mutex_; else attached_ says nothing
-  std::shared_ptr<StorageTier> memory_owner_;  // guarded by admin_mutex_; the host pool lies in its
-                                               // store's memory: open as long as the pool
+  Mutex admin_mutex_;
+  StorageCounters storage_counters_ HITIDE_GUARDED_BY(admin_mutex_);
+  StorageOptions attached_ HITIDE_GUARDED_BY(admin_mutex_);           // of storage_
+  bool attached_by_options_ HITIDE_GUARDED_BY(admin_mutex_) = false;  // else attached_ says nothing
+  // The host pool lies in its store's memory: open as long as the pool.
+  std::shared_ptr<StorageTier> memory_owner_ HITIDE_GUARDED_BY(admin_mutex_);
 
-  std::mutex close_mutex_;   // one close at a time, taken before admin_mutex_
-  bool close_done_ = false;  // guarded by close_mutex_
-  Status close_status_;      // guarded by close_mutex_
-  std::thread core_thread_;  // guarded by close_mutex_ once started
+  Mutex close_mutex_;  // one close at a time, taken before admin_mutex_
+  bool close_done_ HITIDE_GUARDED_BY(close_mutex_) = false;
+  Status close_status_ HITIDE_GUARDED_BY(close_mutex_);
+  std::thread core_thread_ HITIDE_GUARDED_BY(close_mutex_);  // once started
 };
 
 }  // namespace hitide

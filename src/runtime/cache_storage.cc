@@ -49,40 +49,40 @@ StorageTier::Hooks CacheImpl::storage_hooks() {
 }
 
 void CacheImpl::storage_attached(TransferEngine& lanes) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lanes_ = &lanes;
   if (core_) core_->set_storage(StorageState::on);
 }
 
 std::shared_ptr<StorageTier> CacheImpl::tier() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return storage_;
 }
 
 void CacheImpl::replace_tier(std::shared_ptr<StorageTier> tier) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   storage_ = std::move(tier);
 }
 
 void CacheImpl::leave_lanes() {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   lanes_ = nullptr;
   core_->set_storage(StorageState::off);
 }
 
 Status CacheImpl::still_open(std::string_view call) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!closed_) return {};
   return Status(StatusCode::failed_precondition, fmt::format("{}: the cache is closed", call));
 }
 
 Status CacheImpl::attach_storage(const OpenStore& open, const StorageOptions* storage,
                                  const PolicyOptions& policy, TimePoint deadline) {
-  const std::lock_guard admin(admin_mutex_);
+  const MutexLock admin(admin_mutex_);
   HITIDE_RETURN_IF_ERROR(still_open("attach_storage"));
   const CacheStats before = stats_of(*tier());
   const auto take_policy = [&] {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     core_->set_policy(policy);
   };
   if (is_attached(before.storage_status)) {
@@ -131,7 +131,7 @@ Status CacheImpl::end_storage(TimePoint deadline) {
   old->stop_attaching();
   leave_lanes();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     core_->forget_stored();
   }
   keep(old->drain(deadline));
@@ -141,14 +141,14 @@ Status CacheImpl::end_storage(TimePoint deadline) {
   const CacheStats last = stats_of(*old);
   if (old != memory_owner_) keep(old->close(late));
   const auto none = std::make_shared<StorageTier>(OpenedStore(), options_, storage_counters_);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (old->store() != nullptr) add_counters(earlier_stores_[old->backend()], last.storage);
   storage_ = none;
   return status;
 }
 
 Status CacheImpl::detach_storage(TimePoint deadline) {
-  const std::lock_guard admin(admin_mutex_);
+  const MutexLock admin(admin_mutex_);
   HITIDE_RETURN_IF_ERROR(still_open("detach_storage"));
   const CacheStats before = stats_of(*tier());
   if (!is_attached(before.storage_status)) {
@@ -161,7 +161,7 @@ Status CacheImpl::detach_storage(TimePoint deadline) {
 }
 
 Result<std::uint64_t> CacheImpl::clear_storage(TimePoint deadline) {
-  const std::lock_guard admin(admin_mutex_);
+  const MutexLock admin(admin_mutex_);
   HITIDE_RETURN_IF_ERROR(still_open("clear_storage"));
   const std::shared_ptr<StorageTier> storage = tier();
   const CacheStats before = stats_of(*storage);
@@ -176,7 +176,7 @@ Result<std::uint64_t> CacheImpl::clear_storage(TimePoint deadline) {
   // No call of ours is under way meanwhile: a store may free what others still read or write.
   TransferEngine* lanes = nullptr;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     lanes = lanes_;
   }
   leave_lanes();
@@ -184,7 +184,7 @@ Result<std::uint64_t> CacheImpl::clear_storage(TimePoint deadline) {
   Result<std::uint64_t> removed =
       drained.ok() ? storage->clear(deadline) : Result<std::uint64_t>(drained);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     core_->forget_stored();
   }
   storage_attached(*lanes);
@@ -200,7 +200,7 @@ CacheStats CacheImpl::stats() const {
   std::shared_ptr<StorageTier> storage;
   std::map<std::string, StoreStats> earlier;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     core_->fill_stats(stats);
     storage = storage_;
     earlier = earlier_stores_;

@@ -4,7 +4,7 @@ namespace hitide {
 
 void CompletionQueue::post(Completion completion) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     completions_.push_back(std::move(completion));
   }
   arrived_.notify_one();
@@ -12,7 +12,7 @@ void CompletionQueue::post(Completion completion) {
 
 void CompletionQueue::wake() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     woken_ = true;
   }
   arrived_.notify_one();
@@ -20,7 +20,7 @@ void CompletionQueue::wake() {
 
 void CompletionQueue::close() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     closed_ = true;
   }
   arrived_.notify_all();
@@ -28,8 +28,10 @@ void CompletionQueue::close() {
 
 void CompletionQueue::take(std::deque<Completion>& out, TimePoint deadline) {
   out.clear();
-  std::unique_lock lock(mutex_);
-  const auto ready = [this] { return closed_ || woken_ || !completions_.empty(); };
+  MutexLock lock(mutex_);
+  const auto ready = [this]() HITIDE_REQUIRES(mutex_) {
+    return closed_ || woken_ || !completions_.empty();
+  };
   if (deadline == kNoDeadline) {
     arrived_.wait(lock, ready);
   } else {
@@ -40,7 +42,7 @@ void CompletionQueue::take(std::deque<Completion>& out, TimePoint deadline) {
 }
 
 bool CompletionQueue::closed() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return closed_;
 }
 

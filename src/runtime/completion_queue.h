@@ -4,12 +4,11 @@
 // bounded by the operations in flight, each of which is answered once.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
-#include <mutex>
 
 #include <hitide/device.h>
 
+#include "base/mutex.h"
 #include "spec/plan.h"
 
 namespace hitide {
@@ -28,11 +27,11 @@ class CompletionQueue {
   bool closed() const;
 
  private:
-  mutable std::mutex mutex_;
-  std::condition_variable arrived_;
-  std::deque<Completion> completions_;  // guarded by mutex_
-  bool woken_ = false;                  // guarded by mutex_
-  bool closed_ = false;                 // guarded by mutex_
+  mutable Mutex mutex_;
+  CondVar arrived_;
+  std::deque<Completion> completions_ HITIDE_GUARDED_BY(mutex_);
+  bool woken_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool closed_ HITIDE_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace hitide

@@ -68,10 +68,13 @@ StorageTier::StorageTier(OpenedStore opened, const CacheOptions& options,
 }
 
 void StorageTier::turn_off(const Status& reason) {
-  status_ = StorageStatus::off;
-  detail_ = reason.to_string();
+  {
+    const MutexLock lock(mutex_);
+    status_ = StorageStatus::off;
+    detail_ = reason.to_string();
+  }
   log_warning("storage_off", {{"backend", backend_},
-                              {"reason", detail_},
+                              {"reason", reason.to_string()},
                               {"effect", "device and host go on without storage"}});
 }
 
@@ -85,12 +88,13 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks, boo
   pool_ = &pool;
   hooks_ = std::move(hooks);
   {
-    const std::lock_guard lock(memory_mutex_);
+    const MutexLock lock(memory_mutex_);
     pool_in_use_ = pool_in_use;
   }
   if (!opened_.store) {
     if (opened_.status.ok()) return;
     const PoolMemory memory = pool.describe();
+    const MutexLock lock(mutex_);
     rows_ = plan_registration(std::span(&memory, 1), opened_.client,
                               {.staging_allowed = options_.storage.staging});
     return;
@@ -99,19 +103,24 @@ void StorageTier::start(const ModelSpec& model, HostPool& pool, Hooks hooks, boo
     turn_off(fits);
     return;
   }
-  page_store_ =
+  auto pages =
       std::make_unique<PageStore>(*opened_.store, model, SystemClock::instance(),
                                   FailedKeyLimits{.keys_max = options_.storage.failed_keys_max,
                                                   .pause = options_.storage.failed_key_pause,
                                                   .counters = counters_.failed_keys});
+  {
+    const MutexLock lock(mutex_);
+    page_store_ = std::move(pages);
+  }
   if (opened_.client.kind == ClientKind::local) {
     attach();
   } else {
     thread_ = std::thread([this] { run(); });
-    std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, soon(kFirstAttachWait), [this] { return tried_; });
+    MutexLock lock(mutex_);
+    changed_.wait_until(lock, soon(kFirstAttachWait),
+                        [this]() HITIDE_REQUIRES(mutex_) { return tried_; });
   }
-  const std::lock_guard lock(memory_mutex_);
+  const MutexLock lock(memory_mutex_);
   pool_in_use_ = true;
 }
 
@@ -132,7 +141,7 @@ void StorageTier::run() {
 // Nothing that is thrown ends the process: what was on stays on, the rest is off.
 void StorageTier::give_up(std::string_view exception) {
   log_error("storage_thread", {{"exception", exception}});
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!lanes_) status_ = StorageStatus::off;
   if (!lanes_) detail_ = "attaching it ended by an exception";
   tried_ = true;
@@ -141,8 +150,8 @@ void StorageTier::give_up(std::string_view exception) {
 
 // False: there is none.
 bool StorageTier::wait_for_next_try(Duration& pause) {
-  std::unique_lock lock(mutex_);
-  const auto stopping = [this] { return stopping_; };
+  MutexLock lock(mutex_);
+  const auto stopping = [this]() HITIDE_REQUIRES(mutex_) { return stopping_; };
   if (status_ != StorageStatus::waiting) {
     // What a client refuses once it may take later: a part of the store may just have died.
     const bool refused = rows_.front().verdict == RegistrationVerdict::register_failed;
@@ -165,7 +174,7 @@ bool StorageTier::wait_for_next_try(Duration& pause) {
 void StorageTier::attach() {
   PoolToRegister pool{.memory = pool_->describe(), .move_to_store_memory = {}};
   {
-    const std::lock_guard lock(memory_mutex_);
+    const MutexLock lock(memory_mutex_);
     pool.memory.in_use = pool_in_use_;
   }
   pool.move_to_store_memory = [this] { return move_to_store_memory(); };
@@ -174,12 +183,12 @@ void StorageTier::attach() {
   Status status;
   if (!storage_on(rows)) {
     status = Status(StatusCode::unavailable, rows.front().reason);
-  } else if (!lanes_) {
+  } else if (lanes() == nullptr) {
     status = start_lanes(fresh);
   }
   const bool on = status.ok();
   if (fresh) hooks_.on_attached(*fresh);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const bool down = !on && rows.front().verdict == RegistrationVerdict::client_down;
   if (on && tried_ && status_ != StorageStatus::on) log_info("storage_on", {{"backend", backend_}});
   status_ = on ? StorageStatus::on : down ? StorageStatus::waiting : StorageStatus::off;
@@ -199,7 +208,7 @@ Status StorageTier::start_lanes(std::unique_ptr<TransferEngine>& lanes) {
   // Pages that wait to be stored cannot be evicted: half of the pool is left for all else.
   options.write_pages_max = std::max<std::uint64_t>(1, pool_->page_count() / 2);
   options.second_touch = options_.storage.second_touch;
-  auto started = TransferEngine::start(*page_store_, *pool_, options, hooks_.on_completion);
+  auto started = TransferEngine::start(*page_store(), *pool_, options, hooks_.on_completion);
   if (started.ok()) {
     lanes = std::move(started).value();
     return {};
@@ -209,15 +218,25 @@ Status StorageTier::start_lanes(std::unique_ptr<TransferEngine>& lanes) {
 }
 
 Result<PoolMemory> StorageTier::move_to_store_memory() {
-  const std::lock_guard lock(memory_mutex_);
+  const MutexLock lock(memory_mutex_);
   if (pool_in_use_) return Status(StatusCode::failed_precondition, "the pool is in use");
   HITIDE_RETURN_IF_ERROR(pool_->exchange_memory(allocator_of(*opened_.store)));
   return pool_->describe();
 }
 
+PageStore* StorageTier::page_store() const {
+  const MutexLock lock(mutex_);
+  return page_store_.get();
+}
+
+TransferEngine* StorageTier::lanes() const {
+  const MutexLock lock(mutex_);
+  return lanes_.get();
+}
+
 void StorageTier::fill_stats(CacheStats& stats) const {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stats.storage_status = status_;
     stats.storage_detail = detail_;
     stats.registration = rows_;
@@ -237,7 +256,7 @@ void StorageTier::fill_stats(CacheStats& stats) const {
 
 void StorageTier::write_metrics(MetricsText& text) const {
   if (registry_) registry_->write_metrics(text);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (lanes_) lanes_->write_metrics(text);
   if (!page_store_) return;
   const auto number = [](const Counter& counter) { return static_cast<double>(counter.value()); };
@@ -250,12 +269,12 @@ void StorageTier::write_metrics(MetricsText& text) const {
 }
 
 Result<std::uint64_t> StorageTier::clear(TimePoint deadline) {
-  return page_store_->clear({.deadline = deadline});
+  return page_store()->clear({.deadline = deadline});
 }
 
 void StorageTier::stop_attaching() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
   }
@@ -263,16 +282,13 @@ void StorageTier::stop_attaching() {
 }
 
 Status StorageTier::drain(TimePoint deadline) {
-  TransferEngine* lanes = nullptr;
-  {
-    const std::lock_guard lock(mutex_);
-    lanes = lanes_.get();
-  }
+  TransferEngine* const lanes = this->lanes();
   return lanes != nullptr ? lanes->drain_all(deadline) : Status();
 }
 
 Status StorageTier::stop_lanes(TimePoint deadline) {
-  return lanes_ ? lanes_->stop(deadline) : Status();
+  TransferEngine* const lanes = this->lanes();
+  return lanes != nullptr ? lanes->stop(deadline) : Status();
 }
 
 void StorageTier::detach() {

@@ -15,10 +15,8 @@
 // Threading: start(), clear() and what ends the tier from one thread; the rest from any.
 #pragma once
 
-#include <condition_variable>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -31,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "pool/host_pool.h"
 #include "runtime/store_client.h"
 #include "storage/page_store.h"
@@ -100,6 +99,9 @@ class StorageTier {
   void give_up(std::string_view exception);
   bool wait_for_next_try(Duration& pause);
   Result<PoolMemory> move_to_store_memory();
+  // Null before start() and without a store; stays until the tier goes.
+  PageStore* page_store() const;
+  TransferEngine* lanes() const;  // likewise, before attaching has succeeded
 
   OpenedStore opened_;
   const CacheOptions options_;
@@ -110,21 +112,21 @@ class StorageTier {
   // Set by start().
   HostPool* pool_ = nullptr;
   Hooks hooks_;
-  std::unique_ptr<PageStore> page_store_;
   std::unique_ptr<StoreRegistrar> registrar_;
   std::unique_ptr<PoolRegistry> registry_;
 
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  bool tried_ = false;                          // guarded by mutex_; the first attempt is over
-  bool stopping_ = false;                       // guarded by mutex_
-  StorageStatus status_ = StorageStatus::none;  // guarded by mutex_
-  std::string detail_;                          // guarded by mutex_
-  std::unique_ptr<TransferEngine> lanes_;       // guarded by mutex_ until stop_attaching()
-  std::vector<PoolRegistration> rows_;          // guarded by mutex_
-  std::mutex memory_mutex_;                     // held while the pool's memory is exchanged
-  bool pool_in_use_ = false;                    // guarded by memory_mutex_
-  std::thread thread_;                          // start() and stop_attaching() only
+  mutable Mutex mutex_;
+  CondVar changed_;
+  bool tried_ HITIDE_GUARDED_BY(mutex_) = false;  // the first attempt is over
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
+  StorageStatus status_ HITIDE_GUARDED_BY(mutex_) = StorageStatus::none;
+  std::string detail_ HITIDE_GUARDED_BY(mutex_);
+  std::unique_ptr<PageStore> page_store_ HITIDE_GUARDED_BY(mutex_);
+  std::unique_ptr<TransferEngine> lanes_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<PoolRegistration> rows_ HITIDE_GUARDED_BY(mutex_);
+  Mutex memory_mutex_;  // held while the pool's memory is exchanged
+  bool pool_in_use_ HITIDE_GUARDED_BY(memory_mutex_) = false;
+  std::thread thread_;  // start() and stop_attaching() only
 };
 
 }  // namespace hitide
