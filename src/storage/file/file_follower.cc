@@ -47,17 +47,17 @@ Result<std::unique_ptr<FileFollower>> FileFollower::open(const FileFollowerOptio
 FileFollower::~FileFollower() { close(kNoDeadline).ignore(); }
 
 Status FileFollower::close(TimePoint deadline) {
-  const std::lock_guard closing(close_mutex_);
+  const MutexLock closing(close_mutex_);
   if (closed_) return {};
   if (!gate_.close(deadline)) {
     return Status(StatusCode::deadline_exceeded,
                   fmt::format("file store in {}: calls are still in flight", options_.path));
   }
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     wake_.notify_all();
-    const auto done = [this] { return stopped_ || !thread_.joinable(); };
+    const auto done = [this]() HITIDE_REQUIRES(mutex_) { return stopped_ || !thread_.joinable(); };
     if (deadline == kNoDeadline) {
       stopped_cv_.wait(lock, done);
     } else if (!stopped_cv_.wait_until(lock, deadline, done)) {
@@ -66,7 +66,7 @@ Status FileFollower::close(TimePoint deadline) {
     }
   }
   if (thread_.joinable()) thread_.join();
-  const std::lock_guard refreshing(refresh_mutex_);
+  const MutexLock refreshing(refresh_mutex_);
   forget_all();
   closed_ = true;
   return {};
@@ -75,9 +75,9 @@ Status FileFollower::close(TimePoint deadline) {
 // ---- following ----------------------------------------------------------------------------------
 
 void FileFollower::refresh_loop() {
-  std::unique_lock lock(mutex_);
+  MutexLock lock(mutex_);
   const auto interval = std::chrono::milliseconds(options_.refresh_interval_ms);
-  while (!wake_.wait_for(lock, interval, [this] { return stopping_; })) {
+  while (!wake_.wait_for(lock, interval, [this]() HITIDE_REQUIRES(mutex_) { return stopping_; })) {
     lock.unlock();
     Status status;
     try {
@@ -97,7 +97,7 @@ void FileFollower::refresh_loop() {
 }
 
 Status FileFollower::refresh() {
-  const std::lock_guard refreshing(refresh_mutex_);
+  const MutexLock refreshing(refresh_mutex_);
   const auto directory = StoreDirectory::open_to_read(options_.path);
   if (directory.status().code() == StatusCode::not_found) {
     forget_all();
@@ -179,7 +179,7 @@ void FileFollower::take(std::uint16_t slot, const std::vector<IndexEntry>& entri
 }
 
 std::uint16_t FileFollower::give_slot(std::shared_ptr<SegmentFile> file) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto free = std::find(slots_taken_.begin(), slots_taken_.end(), false);
   const auto slot = static_cast<std::uint16_t>(free - slots_taken_.begin());
   if (free == slots_taken_.end()) {
@@ -195,12 +195,12 @@ void FileFollower::drop(std::uint64_t number) {
   const auto segment = segments_.find(number);
   const std::uint16_t slot = segment->second.slot;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     slots_[slot].reset();
   }
   index_.erase_if([slot](const IndexEntry& entry) { return entry.segment == slot; });
   segments_.erase(segment);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   slots_taken_[slot] = false;
 }
 
@@ -225,7 +225,7 @@ Status FileFollower::register_memory(const MemoryRegion&) { return {}; }
 Status FileFollower::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats FileFollower::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   StoreStats stats = stats_;
   stats.objects = index_.size();
   stats.index_bytes = index_.memory_bytes();
@@ -237,7 +237,7 @@ StoreStats FileFollower::stats() const {
 std::optional<FileFollower::Located> FileFollower::locate(const KeyHash& key) const {
   const auto entry = index_.find(key);
   if (!entry) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (slots_[entry->segment] == nullptr) return std::nullopt;
   return Located{.entry = *entry, .file = slots_[entry->segment]};
 }
@@ -293,7 +293,7 @@ ItemResult FileFollower::get_one(const GetItem& item) {
                 {{"path", options_.path}, {"error", status.to_string()}});
   }
   const std::uint64_t bytes = code == StatusCode::ok ? found->entry.payload_bytes : 0;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++stats_.gets;
   stats_.get_bytes += bytes;
   if (code == StatusCode::not_found) ++stats_.get_misses;

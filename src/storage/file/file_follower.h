@@ -16,11 +16,9 @@
 // during I/O.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -29,6 +27,7 @@
 #include <hitide/object_store.h>
 #include <hitide/result.h>
 
+#include "base/mutex.h"
 #include "storage/call_gate.h"
 #include "storage/file/page_index.h"
 #include "storage/file/recovery.h"
@@ -80,10 +79,11 @@ class FileFollower final : public ObjectStore {
   explicit FileFollower(const FileFollowerOptions& options);
   ItemResult get_one(const GetItem& item);
   std::optional<Located> locate(const KeyHash& key) const;
-  Status follow(const StoreDirectory& directory);
-  void forget_all();
-  void drop(std::uint64_t number);
-  Status look_at(const StoreDirectory& directory, const SegmentPath& found, bool may_grow);
+  Status follow(const StoreDirectory& directory) HITIDE_REQUIRES(refresh_mutex_);
+  void forget_all() HITIDE_REQUIRES(refresh_mutex_);
+  void drop(std::uint64_t number) HITIDE_REQUIRES(refresh_mutex_);
+  Status look_at(const StoreDirectory& directory, const SegmentPath& found, bool may_grow)
+      HITIDE_REQUIRES(refresh_mutex_);
   void take(std::uint16_t slot, const std::vector<IndexEntry>& entries);
   std::uint16_t give_slot(std::shared_ptr<SegmentFile> file);
   void refresh_loop();
@@ -94,23 +94,23 @@ class FileFollower final : public ObjectStore {
   std::thread thread_;
   PageIndex index_;
 
-  std::mutex close_mutex_;  // one closer at a time
-  bool closed_ = false;     // guarded by close_mutex_
+  Mutex close_mutex_;  // one closer at a time
+  bool closed_ HITIDE_GUARDED_BY(close_mutex_) = false;
 
-  std::mutex refresh_mutex_;
-  // Guarded by refresh_mutex_.
-  std::map<std::uint64_t, Segment> segments_;
-  std::uint64_t directory_id_ = 0;  // of segments/, so that another one in its place is seen
+  Mutex refresh_mutex_;
+  std::map<std::uint64_t, Segment> segments_ HITIDE_GUARDED_BY(refresh_mutex_);
+  std::uint64_t directory_id_ HITIDE_GUARDED_BY(refresh_mutex_) =
+      0;  // of segments/, so that another one in its place is seen
 
-  mutable std::mutex mutex_;
-  // Guarded by mutex_.
-  std::vector<std::shared_ptr<SegmentFile>> slots_;  // null: free, or going
-  std::vector<bool> slots_taken_;
-  std::condition_variable wake_;
-  std::condition_variable stopped_cv_;
-  bool stopping_ = false;
-  bool stopped_ = false;
-  StoreStats stats_;
+  mutable Mutex mutex_;
+  std::vector<std::shared_ptr<SegmentFile>> slots_
+      HITIDE_GUARDED_BY(mutex_);  // null: free, or going
+  std::vector<bool> slots_taken_ HITIDE_GUARDED_BY(mutex_);
+  CondVar wake_;
+  CondVar stopped_cv_;
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool stopped_ HITIDE_GUARDED_BY(mutex_) = false;
+  StoreStats stats_ HITIDE_GUARDED_BY(mutex_);
 };
 
 }  // namespace hitide

@@ -37,7 +37,7 @@ StoreCapabilities FileStore::capabilities() const {
   capabilities.name = "file";
   capabilities.key_bytes_max = kKeyBytesMax;
   // Two objects of the largest size fit; a large one gets a segment of its own.
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   capabilities.object_bytes_max =
       std::min(kObjectBytesMost, bytes_max_ / 2 / kBlockBytes * kBlockBytes - 3 * kBlockBytes);
   capabilities.buffer_alignment = kBlockBytes;
@@ -49,7 +49,7 @@ Status FileStore::register_memory(const MemoryRegion&) { return {}; }
 Status FileStore::unregister_memory(std::span<std::byte>) { return {}; }
 
 StoreStats FileStore::stats() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   StoreStats stats = stats_;
   stats.objects = index_.size();
   stats.index_bytes = index_.memory_bytes();
@@ -63,7 +63,7 @@ StoreStats FileStore::stats() const {
 std::vector<FileStoreNamespace> FileStore::namespaces() const {
   std::vector<FileStoreNamespace> spaces;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const std::string& name : names_) spaces.push_back({.name = name});
   }
   index_.for_each([&](const IndexEntry& entry) {
@@ -85,8 +85,10 @@ std::vector<FileStoreNamespace> FileStore::namespaces() const {
 
 FileStore::KeyTurn::KeyTurn(FileStore& store, const KeyHash& key, TimePoint deadline)
     : store_(store), key_(key) {
-  std::unique_lock lock(store_.mutex_);
-  const auto free = [&] { return !store_.busy_keys_.contains(key_); };
+  MutexLock lock(store_.mutex_);
+  const auto free = [&]() HITIDE_REQUIRES(store_.mutex_) {
+    return !store_.busy_keys_.contains(key_);
+  };
   if (deadline == kNoDeadline) {
     store_.turn_.wait(lock, free);
   } else if (!free() && (deadline == kNow || !store_.turn_.wait_until(lock, deadline, free))) {
@@ -98,7 +100,7 @@ FileStore::KeyTurn::KeyTurn(FileStore& store, const KeyHash& key, TimePoint dead
 
 FileStore::KeyTurn::~KeyTurn() {
   if (!got_) return;
-  const std::lock_guard lock(store_.mutex_);
+  const MutexLock lock(store_.mutex_);
   store_.busy_keys_.erase(key_);
   store_.turn_.notify_all();
 }
@@ -106,7 +108,7 @@ FileStore::KeyTurn::~KeyTurn() {
 std::optional<FileStore::Located> FileStore::locate(const KeyHash& key) const {
   const auto entry = index_.find(key);
   if (!entry) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const Slot& slot = slots_[entry->segment];
   if (slot.file == nullptr) return std::nullopt;
   return Located{.entry = *entry, .file = slot.file, .suspect = slot.suspect};
@@ -119,7 +121,7 @@ FileStore::Segment* FileStore::segment_in(std::uint16_t slot) {
 
 // The index has got to know the record, or has forgotten it.
 void FileStore::account(const IndexEntry& entry, bool alive) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Segment* segment = segment_in(entry.segment);
   if (segment == nullptr) return;
   const std::uint64_t bytes = record_bytes(entry.payload_bytes);
@@ -132,7 +134,7 @@ void FileStore::forget(const IndexEntry& entry) {
 
 // Namespaces beyond all bounds share the one without a name.
 std::uint16_t FileStore::intern(std::string_view name) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto found = numbers_of_names_.find(name);
   if (found != numbers_of_names_.end()) return found->second;
   if (names_.size() > kNamesMax) return 0;
@@ -149,13 +151,13 @@ ItemResult FileStore::fail(StatusCode code, const Status& why) {
 }
 
 ItemResult FileStore::count_failure(StatusCode code) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   ++stats_.failures;
   return {.code = code};
 }
 
 Status FileStore::health() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (!detached_) return {};
   return Status(StatusCode::failed_precondition,
                 options_.path + " was taken away: nothing is stored any more; restart");
@@ -164,7 +166,7 @@ Status FileStore::health() const {
 Status FileStore::attached() {
   Status status;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (detached_) status = Status(StatusCode::failed_precondition, "the directory was taken away");
   }
   if (!status.ok()) return status;
@@ -172,7 +174,7 @@ Status FileStore::attached() {
   if (status.code() != StatusCode::failed_precondition) return status;
   bool news = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     news = !std::exchange(detached_, true);
   }
   if (news) {
@@ -209,7 +211,7 @@ ItemResult FileStore::get_one(const GetItem& item) {
   const KeyHash key = hash_key(item.key);
   const auto found = locate(key);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.gets;
     if (!found) ++stats_.get_misses;
   }
@@ -228,7 +230,7 @@ ItemResult FileStore::get_one(const GetItem& item) {
       trusted ? SegmentFile::Verify::header : SegmentFile::Verify::header_and_payload);
   if (status.ok()) {
     if (entry.verified == 0) index_.mark_verified(entry);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     stats_.get_bytes += size;
     return {.code = StatusCode::ok, .bytes = size};
   }
@@ -238,7 +240,7 @@ ItemResult FileStore::get_one(const GetItem& item) {
     // Removed, evicted or moved while it was being read. Where a checkpoint still told of a record
     // that had been erased, it is not asked again.
     if (code == StatusCode::not_found) forget(entry);
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.get_misses;
     return {.code = StatusCode::not_found};
   }
@@ -265,11 +267,11 @@ ItemResult FileStore::put_one(const PutItem& item, const CallOptions& options) {
   const KeyTurn turn(*this, key, options.deadline);
   if (!turn) return {.code = StatusCode::deadline_exceeded};
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.puts;
   }
   if (locate(key)) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.puts_existing;
     return {.code = StatusCode::already_exists};
   }
@@ -292,7 +294,7 @@ ItemResult FileStore::put_one(const PutItem& item, const CallOptions& options) {
     // not_found: the directory is gone. That is not an answer to a put.
     return fail(code == StatusCode::not_found ? StatusCode::unavailable : code, refusal.status);
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   stats_.put_bytes += size;
   return {.code = StatusCode::ok, .bytes = size};
 }
@@ -321,7 +323,7 @@ ItemResult FileStore::remove_one(std::string_view name, const CallOptions& optio
   // A compaction may have left a copy, which a start would find.
   std::optional<IndexEntry> copy;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto moved = moved_.find(key);
     if (moved != moved_.end()) copy = moved->second;
   }
@@ -335,13 +337,13 @@ Status FileStore::erase_record(const IndexEntry& entry) {
   HITIDE_RETURN_IF_ERROR(void_checkpoint(entry));
   std::shared_ptr<SegmentFile> file;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     file = slots_[entry.segment].file;
   }
   if (file == nullptr) return {};
   HITIDE_RETURN_IF_ERROR(
       file->erase({.offset = entry.offset(), .payload_bytes = entry.payload_bytes}, entry.key));
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (Segment* segment = segment_in(entry.segment)) segment->dirty = true;
   return {};
 }
@@ -359,7 +361,7 @@ void FileStore::publish(const Reservation& place, const IndexEntry& entry) {
   }
   if (old) account(*old, false);
   if (known) account(entry, true);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Segment& segment = segments_.at(place.segment);
   --segment.writers;
   segment.dirty = true;
@@ -373,7 +375,7 @@ void FileStore::publish(const Reservation& place, const IndexEntry& entry) {
 void FileStore::abandon(const Reservation& place, Bound bound) {
   std::uint64_t final_end = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Segment& segment = segments_.at(place.segment);
     --segment.writers;
     if (segment.end == place.offset + place.bytes) {

@@ -42,13 +42,11 @@
 // made), checkpoint_mutex_ (while a checkpoint appears or goes), mutex_ (never held during I/O).
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -62,6 +60,7 @@
 #include <hitide/result.h>
 
 #include "base/clock.h"
+#include "base/mutex.h"
 #include "base/random.h"
 #include "storage/call_gate.h"
 #include "storage/file/checkpoint.h"
@@ -177,7 +176,7 @@ class FileStore final : public ObjectStore {
   // Work that waits for disks, to be done by the keeper.
   struct Errand {
     std::function<Refusal()> work;
-    bool done = false;  // guarded by mutex_, like `result`
+    bool done = false;  // with the store's mutex_ held only, like `result`
     Refusal result;
   };
   // A segment that is being written anew.
@@ -232,7 +231,7 @@ class FileStore final : public ObjectStore {
   void abandon(const Reservation& place, Bound bound);
   std::uint16_t intern(std::string_view name);
   std::vector<KeyHash> keys_that_may_begin_with(std::string_view prefix) const;
-  Segment* segment_in(std::uint16_t slot);  // null where it has gone; the caller holds mutex_
+  Segment* segment_in(std::uint16_t slot) HITIDE_REQUIRES(mutex_);  // null where it has gone
   void account(const IndexEntry& entry, bool alive);
 
   // Room: file_store_space.cc.
@@ -263,18 +262,19 @@ class FileStore final : public ObjectStore {
   std::uint64_t evictable_bytes() const;
   bool eviction_allowed() const;
   void note_eviction(bool helped);
-  Refusal begin_segment();
-  std::uint16_t free_slot();  // the caller holds mutex_
+  Refusal begin_segment() HITIDE_REQUIRES(roll_mutex_);
+  std::uint16_t free_slot() HITIDE_REQUIRES(mutex_);
   std::uint64_t segment_bytes() const;
   static IndexEntry entry_for(const Reservation& place, const KeyHash& key,
                               std::uint64_t payload_bytes, std::uint32_t written_s,
                               std::uint16_t space);
   // A disk that others have filled may cost all segments but the active one.
   enum class Victim : std::uint8_t { any, sealed };
-  bool evictable(std::uint64_t number, const Segment& segment, Victim victim) const;
+  bool evictable(std::uint64_t number, const Segment& segment, Victim victim) const
+      HITIDE_REQUIRES(mutex_);
   Result<std::uint64_t> evict_oldest(Victim victim);  // the bytes of its file
-  Result<std::uint64_t> delete_segment(std::uint64_t number);
-  std::uint64_t drop(std::uint64_t number);
+  Result<std::uint64_t> delete_segment(std::uint64_t number) HITIDE_REQUIRES(evict_mutex_);
+  std::uint64_t drop(std::uint64_t number) HITIDE_REQUIRES(evict_mutex_);
 
   // Keeper: file_store_keeper.cc.
   void keep();
@@ -313,51 +313,54 @@ class FileStore final : public ObjectStore {
   std::thread keeper_thread_;
   PageIndex index_;
 
-  std::mutex close_mutex_;  // one closer at a time
-  bool closed_ = false;     // guarded by close_mutex_
-  std::mutex evict_mutex_;
-  std::mutex roll_mutex_;
-  std::mutex checkpoint_mutex_;
+  Mutex close_mutex_;  // one closer at a time
+  bool closed_ HITIDE_GUARDED_BY(close_mutex_) = false;
+  Mutex evict_mutex_;       // held while a segment goes
+  Mutex roll_mutex_;        // held while a segment begins
+  Mutex checkpoint_mutex_;  // held while a checkpoint appears or vanishes
 
-  mutable std::mutex mutex_;
-  // All below guarded by mutex_.
-  std::condition_variable turn_;
-  std::condition_variable wake_;         // the sync thread
-  std::condition_variable synced_;       // close(), and calls that wait for a sync
-  std::condition_variable keeper_wake_;  // the keeper
-  std::condition_variable errand_done_;
-  std::uint64_t bytes_max_ = 0;
-  std::uint64_t segment_bytes_ = 0;
-  std::unordered_set<KeyHash, HashOfHash> busy_keys_;
-  std::map<std::uint64_t, Segment> segments_;
-  std::vector<Slot> slots_;
-  std::vector<std::string> names_;  // namespaces
-  std::map<std::string, std::uint16_t, std::less<>> numbers_of_names_;
-  std::uint64_t active_ = 0;  // number; 0: none
-  std::uint64_t next_segment_ = 1;
-  std::uint64_t next_sequence_ = 1;
-  std::uint64_t bytes_used_ = 0;
-  bool directory_dirty_ = false;
-  TimePoint paused_until_{};      // no puts before
-  bool pause_said_ = false;       // and not yet that it has ended
-  TimePoint pause_said_until_{};  // not said again before
-  TimePoint futile_until_{};      // nothing is evicted for the disk's sake before
-  Duration futile_pause_{};       // the last one
-  bool detached_ = false;         // the directory is not ours any more
-  std::deque<std::shared_ptr<Errand>> errands_;
-  bool keeper_called_ = false;                           // there may be work
-  bool keeping_ = false;                                 // the keeper runs
-  std::vector<std::shared_ptr<SegmentFile>> graveyard_;  // deleted; readers may be at them
+  mutable Mutex mutex_;
+  CondVar turn_;
+  CondVar wake_;         // the sync thread
+  CondVar synced_;       // close(), and calls that wait for a sync
+  CondVar keeper_wake_;  // the keeper
+  CondVar errand_done_;
+  std::uint64_t bytes_max_ HITIDE_GUARDED_BY(mutex_) = 0;
+  std::uint64_t segment_bytes_ HITIDE_GUARDED_BY(mutex_) = 0;
+  std::unordered_set<KeyHash, HashOfHash> busy_keys_ HITIDE_GUARDED_BY(mutex_);
+  std::map<std::uint64_t, Segment> segments_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<Slot> slots_ HITIDE_GUARDED_BY(mutex_);
+  std::vector<std::string> names_ HITIDE_GUARDED_BY(mutex_);  // namespaces
+  std::map<std::string, std::uint16_t, std::less<>> numbers_of_names_ HITIDE_GUARDED_BY(mutex_);
+  std::uint64_t active_ HITIDE_GUARDED_BY(mutex_) = 0;  // number; 0: none
+  std::uint64_t next_segment_ HITIDE_GUARDED_BY(mutex_) = 1;
+  std::uint64_t next_sequence_ HITIDE_GUARDED_BY(mutex_) = 1;
+  std::uint64_t bytes_used_ HITIDE_GUARDED_BY(mutex_) = 0;
+  bool directory_dirty_ HITIDE_GUARDED_BY(mutex_) = false;
+  TimePoint paused_until_ HITIDE_GUARDED_BY(mutex_){};      // no puts before
+  bool pause_said_ HITIDE_GUARDED_BY(mutex_) = false;       // and not yet that it has ended
+  TimePoint pause_said_until_ HITIDE_GUARDED_BY(mutex_){};  // not said again before
+  TimePoint futile_until_
+      HITIDE_GUARDED_BY(mutex_){};  // nothing is evicted for the disk's sake before
+  Duration futile_pause_ HITIDE_GUARDED_BY(mutex_){};  // the last one
+  bool detached_ HITIDE_GUARDED_BY(mutex_) = false;    // the directory is not ours any more
+  std::deque<std::shared_ptr<Errand>> errands_ HITIDE_GUARDED_BY(mutex_);
+  bool keeper_called_ HITIDE_GUARDED_BY(mutex_) = false;  // there may be work
+  bool keeping_ HITIDE_GUARDED_BY(mutex_) = false;        // the keeper runs
+  std::vector<std::shared_ptr<SegmentFile>> graveyard_
+      HITIDE_GUARDED_BY(mutex_);  // deleted; readers may be at them
   // Where copies of objects lie that a compaction has moved, until their file is gone for good.
-  std::unordered_map<KeyHash, IndexEntry, HashOfHash> moved_;
-  bool stopping_ = false;
-  bool stopped_ = false;
-  std::uint64_t syncs_wanted_ = 0;  // tickets of calls that wait for a sync
-  std::uint64_t syncs_done_ = 0;    // all up to this one have been served
-  std::uint64_t syncs_failed_ = 0;  // the last one that was served by a sync that failed
-  Status last_sync_;
-  Random random_;
-  StoreStats stats_;
+  std::unordered_map<KeyHash, IndexEntry, HashOfHash> moved_ HITIDE_GUARDED_BY(mutex_);
+  bool stopping_ HITIDE_GUARDED_BY(mutex_) = false;
+  bool stopped_ HITIDE_GUARDED_BY(mutex_) = false;
+  std::uint64_t syncs_wanted_ HITIDE_GUARDED_BY(mutex_) =
+      0;                                                    // tickets of calls that wait for a sync
+  std::uint64_t syncs_done_ HITIDE_GUARDED_BY(mutex_) = 0;  // all up to this one have been served
+  std::uint64_t syncs_failed_ HITIDE_GUARDED_BY(mutex_) =
+      0;  // the last one that was served by a sync that failed
+  Status last_sync_ HITIDE_GUARDED_BY(mutex_);
+  Random random_ HITIDE_GUARDED_BY(mutex_);
+  StoreStats stats_ HITIDE_GUARDED_BY(mutex_);
 
   std::optional<Compaction> compaction_;  // the keeper's own
 };

@@ -36,8 +36,10 @@ void FileStore::keep() {
   while (true) {
     std::shared_ptr<Errand> errand;
     {
-      std::unique_lock lock(mutex_);
-      const auto called = [this] { return stopping_ || !errands_.empty() || keeper_called_; };
+      MutexLock lock(mutex_);
+      const auto called = [this]() HITIDE_REQUIRES(mutex_) {
+        return stopping_ || !errands_.empty() || keeper_called_;
+      };
       while (!called() && SystemClock::instance().now() < rest_until) {
         keeper_wake_.wait_until(lock, rest_until);
       }
@@ -59,12 +61,12 @@ void FileStore::keep() {
     } catch (const std::exception& error) {
       result.status = Status(StatusCode::unavailable, error.what());
     }
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     errand->result = std::move(result);
     errand->done = true;
     errand_done_.notify_all();
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   keeping_ = false;
   synced_.notify_all();
 }
@@ -74,7 +76,7 @@ FileStore::Refusal FileStore::run_errand(std::function<Refusal()> work, TimePoin
   const auto errand = std::make_shared<Errand>();
   errand->work = std::move(work);
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     if (keeping_) {
       errands_.push_back(errand);
       keeper_wake_.notify_all();
@@ -109,7 +111,7 @@ Duration FileStore::keeper_step() {
 // A segment's worth of room, so that puts need not wait for a deletion. True: something has gone.
 bool FileStore::make_headroom() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const std::uint64_t headroom = std::min(segment_bytes_, bytes_max_ / 8);
     const bool crowded = segments_.size() + 1 >= kSegmentsMax;
     if (bytes_used_ + headroom <= bytes_max_ && !crowded) return false;
@@ -120,7 +122,7 @@ bool FileStore::make_headroom() {
 // Closes files that have been deleted, once no reader is at them.
 void FileStore::bury() {
   std::vector<std::shared_ptr<SegmentFile>> closing;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto last = std::partition(graveyard_.begin(), graveyard_.end(),
                                    [](const auto& file) { return file.use_count() > 1; });
   closing.assign(std::make_move_iterator(last), std::make_move_iterator(graveyard_.end()));
@@ -135,7 +137,7 @@ bool FileStore::begin_compaction() {
   Compaction compaction;
   std::uint64_t live_bytes = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (detached_) return false;
     std::uint64_t most = 0;
     for (const auto& [number, segment] : segments_) {
@@ -166,7 +168,7 @@ bool FileStore::begin_compaction() {
 std::optional<Duration> FileStore::compact_step() {
   if (!compaction_ && !begin_compaction()) return std::nullopt;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto source = segments_.find(compaction_->source);
     const bool there = source != segments_.end() && source->second.slot == compaction_->slot;
     if (!there) moved_.clear();
@@ -216,7 +218,7 @@ bool FileStore::move_record(const IndexEntry& entry) {
     return false;
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     moved_.emplace(entry.key, entry);
     stats_.compacted_bytes += place.bytes;
   }
@@ -227,14 +229,15 @@ bool FileStore::move_record(const IndexEntry& entry) {
 
 // Never at the cost of another segment.
 bool FileStore::reserve_for_move(std::uint64_t bytes, Reservation& place) {
-  const std::lock_guard rolling(roll_mutex_);
+  const MutexLock rolling(roll_mutex_);
   auto got = try_reserve(bytes);
   if (!got && !store_is_full(bytes) && disk_has_room(bytes + kBlockBytes)) {
     if (!begin_segment().status.ok()) return false;
     got = try_reserve(bytes);
   }
-  if (got) place = *std::move(got);
-  return got.has_value();
+  if (!got) return false;
+  place = *std::move(got);
+  return true;
 }
 
 // The copies are on the disk before the originals go, and these are gone for good before a removed
@@ -243,7 +246,7 @@ Duration FileStore::finish_compaction() {
   if (!attached().ok() || !sync_targets()) return kRetryPause;
   const bool gone = !compaction_->given_up && delete_source();
   if (!gone) erase_originals();
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (gone) ++stats_.compactions;
   const auto source = segments_.find(compaction_->source);
   if (source != segments_.end()) source->second.compact_after = clock_.now() + kRetryPause;
@@ -256,7 +259,7 @@ bool FileStore::sync_targets() {
   for (const std::uint64_t number : compaction_->targets) {
     std::shared_ptr<SegmentFile> file;
     {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       const auto segment = segments_.find(number);
       if (segment != segments_.end()) file = segment->second.file;
     }
@@ -270,11 +273,11 @@ bool FileStore::sync_targets() {
 
 bool FileStore::delete_source() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const Segment& source = segments_.at(compaction_->source);
     if (source.live_bytes > 0 || source.writers > 0) return false;
   }
-  const std::lock_guard evicting(evict_mutex_);
+  const MutexLock evicting(evict_mutex_);
   if (!delete_segment(compaction_->source).ok()) return false;
   return files_.fdatasync(directory_.segments_fd()) >= 0;
 }
@@ -283,7 +286,7 @@ bool FileStore::delete_source() {
 void FileStore::erase_originals() {
   std::vector<IndexEntry> originals;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const auto& [key, original] : moved_) originals.push_back(original);
   }
   for (const IndexEntry& original : originals) {
@@ -300,9 +303,9 @@ void FileStore::erase_originals() {
 bool FileStore::checkpoint_step(bool closing) {
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (detached_) return false;
-    const auto wanted = [&](const auto& entry) {
+    const auto wanted = [&](const auto& entry) HITIDE_REQUIRES(mutex_) {
       const Segment& segment = entry.second;
       const bool whole = entry.first != active_ || closing;
       const std::uint64_t least = whole ? 0 : kCheckpointBytes;
@@ -345,7 +348,7 @@ Status FileStore::write_checkpoint(std::uint64_t number) {
   std::uint16_t slot = 0;
   bool dirty = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = segments_.find(number);
     if (found == segments_.end() || found->second.writers > 0) return {};
     const Segment& segment = found->second;
@@ -374,9 +377,9 @@ Status FileStore::write_checkpoint(std::uint64_t number) {
   name_spaces(checkpoint, names);
   HITIDE_RETURN_IF_ERROR(write_checkpoint_file(number, encode_checkpoint(checkpoint)));
   const FileAt fresh = directory_.fresh_checkpoint(number);
-  const std::lock_guard appearing(checkpoint_mutex_);
+  const MutexLock appearing(checkpoint_mutex_);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto found = segments_.find(number);
     if (found == segments_.end() || found->second.erasures != erasures) {
       files_.unlink(fresh);
@@ -385,7 +388,7 @@ Status FileStore::write_checkpoint(std::uint64_t number) {
   }
   const int result = files_.rename(fresh, directory_.checkpoint(number));
   if (result < 0) return errno_status(-result, "rename", fresh.path);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   Segment& segment = segments_.at(number);
   segment.checkpoint_end = checkpoint.end;
   segment.checkpoint_after = {};
@@ -408,10 +411,10 @@ Status FileStore::write_checkpoint_file(std::uint64_t number, std::span<const st
 
 // Before a record is marked as erased, so that no start believes otherwise.
 Status FileStore::void_checkpoint(const IndexEntry& erased) {
-  const std::lock_guard vanishing(checkpoint_mutex_);
+  const MutexLock vanishing(checkpoint_mutex_);
   std::uint64_t number = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Segment* segment = segment_in(erased.segment);
     if (segment == nullptr) return {};
     ++segment->erasures;
@@ -421,7 +424,7 @@ Status FileStore::void_checkpoint(const IndexEntry& erased) {
   const FileAt file = directory_.checkpoint(number);
   const int result = files_.unlink(file);
   if (result != 0 && result != -ENOENT) return errno_status(-result, "delete", file.path);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   directory_dirty_ = true;
   if (Segment* segment = segment_in(erased.segment)) {
     segment->checkpoint_end = 0;

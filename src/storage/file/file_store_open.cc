@@ -110,11 +110,14 @@ Result<std::unique_ptr<FileStore>> FileStore::open(const FileStoreOptions& optio
 
 Status FileStore::start_threads() {
   try {
-    keeping_ = options_.background;
+    {
+      const MutexLock lock(mutex_);
+      keeping_ = options_.background;
+    }
     if (options_.background) keeper_thread_ = std::thread([this] { keep(); });
     sync_thread_ = std::thread([this] { sync_loop(); });
   } catch (const std::system_error& error) {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!keeper_thread_.joinable()) keeping_ = false;
     return Status(StatusCode::resource_exhausted,
                   fmt::format("file store in {}: no thread could be started: {}", options_.path,
@@ -153,6 +156,7 @@ void FileStore::recover() {
   for (std::thread& thread : threads) thread.join();
 
   std::vector<const SegmentScan*> scans;
+  scans.reserve(recovered.size());
   for (const RecoveredSegment& segment : recovered) scans.push_back(&segment.scan);
   report_dropped(options_.path, found, scans);
   std::uint64_t damaged_bytes = 0;
@@ -162,7 +166,7 @@ void FileStore::recover() {
     adopt(found[i], std::move(recovered[i]), superseded);
   }
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     // Appending goes on in the newest segment, so that many short runs do not make many files.
     if (!segments_.empty()) {
       const auto& [number, segment] = *segments_.rbegin();
@@ -189,7 +193,7 @@ void FileStore::adopt(const SegmentPath& found, RecoveredSegment recovered,
   for (const std::string& name : recovered.known.names) spaces.push_back(intern(name));
   std::uint16_t slot = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     slot = static_cast<std::uint16_t>(slots_.size());
     // More files than can be open are not ours.
     const bool usable = recovered.file != nullptr && slots_.size() < kSlotsMax;
@@ -254,7 +258,7 @@ Status FileStore::set_bytes_limit(std::uint64_t bytes) {
   HITIDE_RETURN_IF_ERROR(check_limit(options_.path, bytes));
   bool by_keeper = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     bytes_max_ = bytes;
     segment_bytes_ = segment_bytes_for(options_.segment_bytes, bytes);
     by_keeper = keeping_;
@@ -268,7 +272,7 @@ Status FileStore::set_bytes_limit(std::uint64_t bytes) {
 }
 
 Status FileStore::close(TimePoint deadline) {
-  const std::lock_guard closing(close_mutex_);
+  const MutexLock closing(close_mutex_);
   if (closed_) return {};
   if (!gate_.close(deadline)) {
     return Status(StatusCode::deadline_exceeded,
@@ -276,11 +280,11 @@ Status FileStore::close(TimePoint deadline) {
   }
   Status status;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     stopping_ = true;
     wake_.notify_all();
     keeper_wake_.notify_all();
-    const auto done = [this] {
+    const auto done = [this]() HITIDE_REQUIRES(mutex_) {
       return (stopped_ || !sync_thread_.joinable()) && (!keeping_ || !keeper_thread_.joinable());
     };
     if (deadline == kNoDeadline) {
@@ -294,7 +298,7 @@ Status FileStore::close(TimePoint deadline) {
   if (keeper_thread_.joinable()) keeper_thread_.join();
   if (sync_thread_.joinable()) sync_thread_.join();
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     segments_.clear();
     slots_.clear();
     graveyard_.clear();
@@ -309,8 +313,10 @@ Status FileStore::close(TimePoint deadline) {
 // ---- sync ---------------------------------------------------------------------------------------
 
 void FileStore::sync_loop() {
-  std::unique_lock lock(mutex_);
-  const auto wanted = [this] { return stopping_ || syncs_wanted_ > syncs_done_; };
+  MutexLock lock(mutex_);
+  const auto wanted = [this]() HITIDE_REQUIRES(mutex_) {
+    return stopping_ || syncs_wanted_ > syncs_done_;
+  };
   while (!stopped_) {
     if (options_.sync_interval_ms == 0) {
       wake_.wait(lock, wanted);
@@ -319,7 +325,7 @@ void FileStore::sync_loop() {
     }
     const bool last = stopping_;
     // What the keeper writes is synced too.
-    if (last) synced_.wait(lock, [this] { return !keeping_; });
+    if (last) synced_.wait(lock, [this]() HITIDE_REQUIRES(mutex_) { return !keeping_; });
     const std::uint64_t serves = syncs_wanted_;
     lock.unlock();
     Status status;
@@ -354,10 +360,10 @@ void FileStore::settle(std::span<ItemResult> out, TimePoint deadline) {
   if (std::none_of(out.begin(), out.end(), written)) return;
   StatusCode code = StatusCode::ok;
   {
-    std::unique_lock lock(mutex_);
+    MutexLock lock(mutex_);
     const std::uint64_t ticket = ++syncs_wanted_;
     wake_.notify_all();
-    const auto served = [&] { return syncs_done_ >= ticket; };
+    const auto served = [&]() HITIDE_REQUIRES(mutex_) { return syncs_done_ >= ticket; };
     if (deadline == kNoDeadline) {
       synced_.wait(lock, served);
     } else if (!synced_.wait_until(lock, deadline, served)) {
@@ -377,7 +383,7 @@ Status FileStore::sync_dirty() {
   std::shared_ptr<SegmentFile> active;
   bool directory = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (auto& [number, segment] : segments_) {
       if (segment.dirty) dirty.emplace_back(number, segment.file);
       segment.dirty = false;
@@ -395,7 +401,7 @@ Status FileStore::sync_dirty() {
   if (directory) {
     const int result = files_.fdatasync(directory_.segments_fd());
     if (result < 0) {
-      const std::lock_guard lock(mutex_);
+      const MutexLock lock(mutex_);
       directory_dirty_ = true;
     }
     if (result < 0 && first.ok()) {
@@ -409,7 +415,7 @@ Status FileStore::sync_dirty() {
 // Somebody else has deleted the file, unless the store has.
 void FileStore::leave(const std::shared_ptr<SegmentFile>& gone) {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto segment = segments_.find(active_);
     if (segment == segments_.end() || segment->second.file != gone || segment->second.going) return;
     active_ = 0;
@@ -420,7 +426,7 @@ void FileStore::leave(const std::shared_ptr<SegmentFile>& gone) {
 
 // The kernel may have dropped what it could not write, and says so once: it is not written again.
 void FileStore::distrust(std::uint64_t number) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const auto segment = segments_.find(number);
   if (segment == segments_.end()) return;
   slots_[segment->second.slot].suspect = true;

@@ -12,7 +12,7 @@ namespace hitide {
 std::vector<KeyHash> FileStore::keys_that_may_begin_with(std::string_view prefix) const {
   std::vector<bool> fits;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     for (const std::string& name : names_) {
       // The one without a name has the keys without a slash, and those of too many namespaces.
       const std::string whole = name + '/';

@@ -67,7 +67,7 @@ bool FileStore::disk_has_room(std::uint64_t bytes) const {
 
 std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes) {
   if (!disk_has_room(bytes)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (active_ == 0) return std::nullopt;
   Segment& segment = segments_.at(active_);
   const bool fits = segment.end + bytes <= segment_bytes_ || segment.end == kBlockBytes;
@@ -89,13 +89,14 @@ std::optional<FileStore::Reservation> FileStore::try_reserve(std::uint64_t bytes
 FileStore::Refusal FileStore::reserve(std::uint64_t bytes, TimePoint deadline, Reservation& place) {
   const auto reserved = [&] {
     auto got = try_reserve(bytes);
-    if (got) place = *std::move(got);
-    return got.has_value();
+    if (!got) return false;
+    place = *std::move(got);
+    return true;
   };
   if (reserved()) return {};
   while (true) {
     {
-      const std::lock_guard rolling(roll_mutex_);
+      const MutexLock rolling(roll_mutex_);
       if (reserved()) return {};
       if (!store_is_full(bytes) && disk_has_room(bytes + kBlockBytes)) {
         if (Refusal refusal = begin_segment(); !refusal.status.ok()) return refusal;
@@ -109,7 +110,7 @@ FileStore::Refusal FileStore::reserve(std::uint64_t bytes, TimePoint deadline, R
 }
 
 bool FileStore::store_is_full(std::uint64_t bytes) const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return bytes_used_ + bytes + kBlockBytes > bytes_max_ || segments_.size() >= kSegmentsMax;
 }
 
@@ -163,7 +164,7 @@ std::uint64_t FileStore::free_bytes() const {
 }
 
 std::uint64_t FileStore::evictable_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   std::uint64_t bytes = 0;
   for (const auto& [number, segment] : segments_) {
     if (evictable(number, segment, Victim::sealed)) bytes += segment.end;
@@ -172,12 +173,12 @@ std::uint64_t FileStore::evictable_bytes() const {
 }
 
 bool FileStore::eviction_allowed() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return clock_.now() >= futile_until_;
 }
 
 void FileStore::note_eviction(bool helped) {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (helped) {
     futile_pause_ = {};
     return;
@@ -245,7 +246,7 @@ IndexEntry FileStore::entry_for(const Reservation& place, const KeyHash& key,
 }
 
 std::uint64_t FileStore::segment_bytes() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return segment_bytes_;
 }
 
@@ -255,7 +256,7 @@ bool FileStore::pauses_writes(Bound bound) {
 }
 
 bool FileStore::writes_paused() const {
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   return clock_.now() < paused_until_;
 }
 
@@ -263,7 +264,7 @@ void FileStore::pause_writes(const Refusal& refusal) {
   std::uint64_t used = 0;
   std::uint64_t limit = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const TimePoint time = clock_.now();
     paused_until_ = time + kWritePause;
     if (pause_said_ || time < pause_said_until_) return;
@@ -286,7 +287,7 @@ void FileStore::pause_writes(const Refusal& refusal) {
 
 void FileStore::resume_writes() {
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     if (!std::exchange(pause_said_, false)) return;
   }
   log_info("file_store_writes_resumed", {{"path", options_.path}});
@@ -298,7 +299,7 @@ FileStore::Refusal FileStore::begin_segment() {
   if (Status status = attached(); !status.ok()) return {.status = std::move(status)};
   SegmentHeader header;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     active_ = 0;  // sealed
     while (segments_.contains(next_segment_)) ++next_segment_;
     if (next_segment_ > kSegmentNumberMax) {
@@ -314,7 +315,7 @@ FileStore::Refusal FileStore::begin_segment() {
   int error = 0;
   auto file = SegmentFile::create(files_, at, header, error);
   if (file == nullptr) return refusal_for(error, "create", at.path);
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   const std::uint16_t slot = free_slot();
   slots_[slot] = {.number = header.number, .file = file};
   Segment& segment = segments_[header.number];
@@ -347,18 +348,19 @@ bool FileStore::evictable(std::uint64_t number, const Segment& segment, Victim v
 // everything is dead go first.
 Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
   HITIDE_RETURN_IF_ERROR(attached());
-  const std::lock_guard evicting(evict_mutex_);
+  const MutexLock evicting(evict_mutex_);
   while (true) {
     std::uint64_t number = 0;
     {
-      const std::lock_guard lock(mutex_);
-      const auto may_go = [&](const auto& entry) {
+      const MutexLock lock(mutex_);
+      const auto may_go = [&](const auto& entry) HITIDE_REQUIRES(mutex_) {
         return evictable(entry.first, entry.second, victim);
       };
       // One in which nothing is alive costs nothing.
-      auto oldest = std::find_if(segments_.begin(), segments_.end(), [&](const auto& entry) {
-        return entry.second.file != nullptr && entry.second.live_bytes == 0 && may_go(entry);
-      });
+      auto oldest = std::find_if(
+          segments_.begin(), segments_.end(), [&](const auto& entry) HITIDE_REQUIRES(mutex_) {
+            return entry.second.file != nullptr && entry.second.live_bytes == 0 && may_go(entry);
+          });
       if (oldest == segments_.end()) {
         oldest = std::find_if(segments_.begin(), segments_.end(), may_go);
       }
@@ -374,7 +376,7 @@ Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
     const auto bytes = delete_segment(number);
     if (!bytes.ok()) continue;  // said, and passed over from now on
     bury();
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     ++stats_.evicted_segments;
     return bytes;
   }
@@ -384,7 +386,7 @@ Result<std::uint64_t> FileStore::evict_oldest(Victim victim) {
 Result<std::uint64_t> FileStore::delete_segment(std::uint64_t number) {
   bool told = false;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Segment& segment = segments_.at(number);
     segment.going = true;
     told = std::exchange(segment.checkpoint_end, 0) > 0;
@@ -395,7 +397,7 @@ Result<std::uint64_t> FileStore::delete_segment(std::uint64_t number) {
   if (result == 0 || result == -ENOENT) return drop(number);
   const Status status = errno_status(-result, "delete", file.path);
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     Segment& segment = segments_.at(number);
     segment.going = false;
     segment.stuck_until = clock_.now() + kStuckPause;
@@ -414,7 +416,7 @@ std::uint64_t FileStore::drop(std::uint64_t number) {
   std::uint64_t bytes = 0;
   std::uint16_t slot = 0;
   {
-    const std::lock_guard lock(mutex_);
+    const MutexLock lock(mutex_);
     const auto segment = segments_.find(number);
     file = std::move(segment->second.file);
     bytes = segment->second.end;
@@ -427,7 +429,7 @@ std::uint64_t FileStore::drop(std::uint64_t number) {
   if (file != nullptr) {
     objects = index_.erase_if([slot](const IndexEntry& entry) { return entry.segment == slot; });
   }
-  const std::lock_guard lock(mutex_);
+  const MutexLock lock(mutex_);
   if (file != nullptr) {
     slots_[slot] = {};
     graveyard_.push_back(std::move(file));

@@ -74,7 +74,7 @@ void PageIndex::Shard::give_back() {
 
 std::optional<IndexEntry> PageIndex::find(const KeyHash& key) const {
   const Shard& in = shard(key);
-  const std::lock_guard lock(in.mutex);
+  const MutexLock lock(in.mutex);
   if (in.count == 0) return std::nullopt;
   const IndexEntry& slot = in.slots[in.locate(key)];
   if (is_free(slot)) return std::nullopt;
@@ -83,7 +83,7 @@ std::optional<IndexEntry> PageIndex::find(const KeyHash& key) const {
 
 std::optional<IndexEntry> PageIndex::put(const IndexEntry& entry) {
   Shard& in = shard(entry.key);
-  const std::lock_guard lock(in.mutex);
+  const MutexLock lock(in.mutex);
   if ((in.count + 1) * 8 > in.slots.size() * 7) {
     in.resize(std::max(kSlotsLeast, in.slots.size() * 3 / 2));
   }
@@ -100,7 +100,7 @@ std::optional<IndexEntry> PageIndex::put(const IndexEntry& entry) {
 
 bool PageIndex::replace(const IndexEntry& was, const IndexEntry& entry) {
   Shard& in = shard(was.key);
-  const std::lock_guard lock(in.mutex);
+  const MutexLock lock(in.mutex);
   if (in.count == 0) return false;
   IndexEntry& slot = in.slots[in.locate(was.key)];
   if (is_free(slot) || !slot.same_place(was)) return false;
@@ -110,7 +110,7 @@ bool PageIndex::replace(const IndexEntry& was, const IndexEntry& entry) {
 
 bool PageIndex::erase(const IndexEntry& was) {
   Shard& in = shard(was.key);
-  const std::lock_guard lock(in.mutex);
+  const MutexLock lock(in.mutex);
   if (in.count == 0) return false;
   const std::size_t slot = in.locate(was.key);
   if (is_free(in.slots[slot]) || !in.slots[slot].same_place(was)) return false;
@@ -128,7 +128,7 @@ void PageIndex::mark_verified(const IndexEntry& was) {
 std::uint64_t PageIndex::erase_if(const std::function<bool(const IndexEntry&)>& drop) {
   std::uint64_t erased = 0;
   for (Shard& in : shards_) {
-    const std::lock_guard lock(in.mutex);
+    const MutexLock lock(in.mutex);
     for (std::size_t slot = 0; slot < in.slots.size();) {
       if (is_free(in.slots[slot]) || !drop(in.slots[slot])) {
         ++slot;
@@ -144,7 +144,7 @@ std::uint64_t PageIndex::erase_if(const std::function<bool(const IndexEntry&)>& 
 
 void PageIndex::for_each(const std::function<void(const IndexEntry&)>& visit) const {
   for (const Shard& in : shards_) {
-    const std::lock_guard lock(in.mutex);
+    const MutexLock lock(in.mutex);
     for (const IndexEntry& slot : in.slots) {
       if (!is_free(slot)) visit(slot);
     }
@@ -153,7 +153,7 @@ void PageIndex::for_each(const std::function<void(const IndexEntry&)>& visit) co
 
 void PageIndex::clear() {
   for (Shard& in : shards_) {
-    const std::lock_guard lock(in.mutex);
+    const MutexLock lock(in.mutex);
     in.slots = {};
     in.count = 0;
   }
@@ -162,7 +162,7 @@ void PageIndex::clear() {
 std::uint64_t PageIndex::size() const {
   std::uint64_t total = 0;
   for (const Shard& in : shards_) {
-    const std::lock_guard lock(in.mutex);
+    const MutexLock lock(in.mutex);
     total += in.count;
   }
   return total;
@@ -171,7 +171,7 @@ std::uint64_t PageIndex::size() const {
 std::uint64_t PageIndex::memory_bytes() const {
   std::uint64_t total = sizeof(*this);
   for (const Shard& in : shards_) {
-    const std::lock_guard lock(in.mutex);
+    const MutexLock lock(in.mutex);
     total += in.slots.capacity() * sizeof(IndexEntry);
   }
   return total;

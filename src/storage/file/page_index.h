@@ -11,10 +11,11 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <string_view>
 #include <vector>
+
+#include "base/mutex.h"
 
 namespace hitide {
 
@@ -64,17 +65,19 @@ class PageIndex {
  private:
   static constexpr std::size_t kShards = 64;
   struct Shard {
-    mutable std::mutex mutex;
-    std::vector<IndexEntry> slots;  // free where payload_bytes is 0
-    std::size_t count = 0;
+    mutable Mutex mutex;
+    std::vector<IndexEntry> slots HITIDE_GUARDED_BY(mutex);  // free where payload_bytes is 0
+    std::size_t count HITIDE_GUARDED_BY(mutex) = 0;
 
-    std::size_t home(const KeyHash& key) const;
-    std::size_t next(std::size_t slot) const { return slot + 1 == slots.size() ? 0 : slot + 1; }
+    std::size_t home(const KeyHash& key) const HITIDE_REQUIRES(mutex);
+    std::size_t next(std::size_t slot) const HITIDE_REQUIRES(mutex) {
+      return slot + 1 == slots.size() ? 0 : slot + 1;
+    }
     // The entry's slot, or the free one where it would go. There must be a free one.
-    std::size_t locate(const KeyHash& key) const;
-    void resize(std::size_t size);
-    void erase_slot(std::size_t slot);
-    void give_back();
+    std::size_t locate(const KeyHash& key) const HITIDE_REQUIRES(mutex);
+    void resize(std::size_t size) HITIDE_REQUIRES(mutex);
+    void erase_slot(std::size_t slot) HITIDE_REQUIRES(mutex);
+    void give_back() HITIDE_REQUIRES(mutex);
   };
   Shard& shard(const KeyHash& key) { return shards_[key.first % kShards]; }
   const Shard& shard(const KeyHash& key) const { return shards_[key.first % kShards]; }
