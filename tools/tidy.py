@@ -98,6 +98,10 @@ BANS = [
         re.compile(r"\bsleep_(for|until)\b|(?<![\w.])(std::|::)?(u|nano)?sleep\s*\(|"
                    r"\btime\.sleep\b"),
         "wait for the event itself, or step a manual clock"),
+    Ban("std-mutex", re.compile(r"(src|apps)/(?!base/mutex\.h$)(?!.*_test\.cc$)"),
+        re.compile(r"\bstd::((recursive_|shared_)?(timed_)?mutex|condition_variable(_any)?|"
+                   r"lock_guard|(unique|shared|scoped)_lock)\b"),
+        "use Mutex, MutexLock and CondVar of base/mutex.h, and say what is guarded"),
     Ban("using-namespace", re.compile(r".*\.h$"), re.compile(r"\busing\s+namespace\b"),
         "name what is used; a header must not change its reader's scope"),
 ]

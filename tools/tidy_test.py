@@ -113,6 +113,11 @@ class TidyTest(unittest.TestCase):
             ("tests/model/a_test.cc", "usleep(1);", "sleep"),
             ("tests/python/test_a.py", "time.sleep(1)", "sleep"),
             ("src/base/a.h", "using namespace std;", "using-namespace"),
+            ("src/base/a.h", "std::mutex mutex_;", "std-mutex"),
+            ("src/base/a.h", "mutable std::shared_timed_mutex mutex_;", "std-mutex"),
+            ("apps/hitide/a.cc", "const std::lock_guard lock(mutex_);", "std-mutex"),
+            ("apps/hitide/a.cc", "std::unique_lock<M> lock(mutex_);", "std-mutex"),
+            ("src/base/a.cc", "std::condition_variable changed_;", "std-mutex"),
         ]:
             with self.subTest(line=line):
                 text = (HEADER if path.endswith(".h") else "\n\n") + line + "\n"
@@ -121,7 +126,8 @@ class TidyTest(unittest.TestCase):
 
     def test_allowed_look_alikes(self):
         self.put("apps/hitide/main.cc", 'auto x = std::getenv("HOME"); printf("x");\n')
-        self.put("src/base/a_test.cc", 'auto x = std::getenv("MODEL");\n')
+        self.put("src/base/a_test.cc", 'auto x = std::getenv("MODEL");\nstd::mutex mutex;\n')
+        self.put("src/base/mutex.h", HEADER + "std::mutex mutex_;\n")
         self.put("src/base/a.cc",
                  "// throw nothing, printf( nothing\n"
                  "/* dynamic_cast\n   getenv( */\n"
