@@ -5,11 +5,15 @@
     tools/lint.py [--build build/dev] [--jobs 2] [--only thread-safety] [FILE ...]
 
 Needs a configured build folder for its compile_commands.json. Each finding is printed once, also
-where many files include it. Exit code: 0 nothing found; 1 findings; 2 clang is missing, or the
-build folder is not configured."""
+where many files include it. A file in which nothing was found is not asked about again as long as
+it, all that it includes, its flags, the tools and what they are asked for stay as they are: that is
+remembered in $XDG_CACHE_HOME/hitide/lint (default: ~/.cache). Exit code: 0 nothing found; 1
+findings; 2 clang is missing, or the build folder is not configured."""
 
 import argparse
 import concurrent.futures
+import functools
+import hashlib
 import json
 import os
 import pathlib
@@ -18,16 +22,21 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FOLDERS = ("src", "apps", "examples")
+CLEAN_KEPT_DAYS = 30
 FINDING = re.compile(r"^(?P<place>[^\s:]+:\d+:\d+): (?:fatal )?(?:error|warning): (?P<text>.*)$")
 
 
+@functools.cache
 def find_tool(name):
+    """The tool and what tells its releases apart."""
     for candidate in (f"{name}-14", name):
         if shutil.which(candidate):
-            return candidate
+            done = subprocess.run([candidate, "--version"], capture_output=True, check=False)
+            return candidate, done.stdout
     print(f"lint: no {name}: run `make setup`", file=sys.stderr)
     sys.exit(2)
 
@@ -55,7 +64,29 @@ def read_commands(build, chosen):
     return commands
 
 
-def run(command):
+@functools.cache
+def digest_of(path):
+    return hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
+
+
+def digest_of_inputs(name, flags):
+    """Of the file and all that it includes. None: clang cannot say what that is."""
+    listed = subprocess.run([find_tool("clang++")[0], "-M", *flags, str(ROOT / name)], cwd=ROOT,
+                            capture_output=True, text=True, check=False)
+    if listed.returncode != 0:
+        return None
+    digest = hashlib.sha256()
+    for path in shlex.split(listed.stdout.replace("\\\n", " "))[1:]:
+        digest.update(digest_of(ROOT / path))
+    return digest.digest()
+
+
+def folder_of_clean():
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return pathlib.Path(cache) / "hitide/lint"
+
+
+def ask(command):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     findings = {}
     for line in (done.stdout + done.stderr).splitlines():
@@ -68,6 +99,36 @@ def run(command):
     return list(findings)
 
 
+def lint(name, flags, questions):
+    """Findings of all questions about one file; those known to have none are not asked."""
+    inputs = digest_of_inputs(name, flags)
+    findings, asked = [], 0
+    for tool, before, after, asks_for in questions:
+        tool, version = find_tool(tool)
+        command = [tool, *before, str(ROOT / name), *after, *flags]
+        what = shlex.join(command).replace(str(ROOT), "").encode()
+        clean = None
+        if inputs is not None:
+            digest = hashlib.sha256(b"\0".join([version, what, asks_for, inputs]))
+            clean = folder_of_clean() / digest.hexdigest()
+        if clean is not None and clean.exists():
+            clean.touch()
+            continue
+        asked += 1
+        found = ask(command)
+        findings += found
+        if clean is not None and not found:
+            clean.parent.mkdir(parents=True, exist_ok=True)
+            clean.touch()
+    return findings, asked
+
+
+def forget_old():
+    for clean in folder_of_clean().glob("*"):
+        if clean.stat().st_mtime < time.time() - CLEAN_KEPT_DAYS * 24 * 3600:
+            clean.unlink(missing_ok=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build/dev")
@@ -77,20 +138,25 @@ def main():
     options = parser.parse_args()
 
     commands = read_commands(options.build.resolve(), set(options.files))
-    jobs = []
-    for name, flags in sorted(commands.items()):
-        if options.only != "tidy":
-            jobs.append([find_tool("clang++"), "-fsyntax-only", "-Wthread-safety",
-                         "-Werror=thread-safety", *flags, str(ROOT / name)])
-        if options.only != "thread-safety":
-            jobs.append([find_tool("clang-tidy"), "--quiet", str(ROOT / name), "--", *flags])
-    findings = {}
+    questions = []
+    if options.only != "tidy":
+        questions.append(("clang++", ["-fsyntax-only", "-Wthread-safety",
+                                      "-Werror=thread-safety"], [], b""))
+    if options.only != "thread-safety":
+        questions.append(("clang-tidy", ["--quiet"], ["--"], (ROOT / ".clang-tidy").read_bytes()))
+    findings, asked = {}, 0
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
-        for found in pool.map(run, jobs):
+        jobs = [pool.submit(lint, name, flags, questions) for name, flags in sorted(
+            commands.items())]
+        for job in jobs:
+            found, count = job.result()
             findings.update(dict.fromkeys(found))
+            asked += count
+    forget_old()
     for finding in sorted(findings):
         print(finding)
-    print(f"lint: {len(commands)} files, {len(findings)} findings")
+    print(f"lint: {len(commands)} files, {asked} of {len(commands) * len(questions)} questions "
+          f"asked, {len(findings)} findings")
     return 1 if findings or not commands else 0
 
 
