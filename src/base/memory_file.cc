@@ -44,7 +44,7 @@ Result<std::span<std::byte>> map_memory_file(const UniqueFd& file, const std::st
   if (room == MAP_FAILED) return failed();
   const auto begin = reinterpret_cast<std::uintptr_t>(room);
   const std::uintptr_t at = next_huge_page(begin);
-  void* const base = reinterpret_cast<void*>(at);
+  auto* const base = static_cast<std::byte*>(room) + (at - begin);
   if (::mmap(base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0) ==
       MAP_FAILED) {
     const Status status = failed();
@@ -55,10 +55,10 @@ Result<std::span<std::byte>> map_memory_file(const UniqueFd& file, const std::st
   const std::uintptr_t page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
   const std::uintptr_t end = (at + bytes + page - 1) / page * page;
   if (begin + room_bytes > end) {
-    ::munmap(reinterpret_cast<void*>(end), begin + room_bytes - end);
+    ::munmap(base + (end - at), begin + room_bytes - end);
   }
   static_cast<void>(::madvise(base, bytes, MADV_DONTDUMP));  // a refusal changes nothing else
-  return std::span(static_cast<std::byte*>(base), bytes);
+  return std::span(base, bytes);
 }
 
 std::uint64_t populate_huge_pages(std::span<std::byte> mapping) {
@@ -67,7 +67,7 @@ std::uint64_t populate_huge_pages(std::span<std::byte> mapping) {
   const std::uintptr_t end = begin + mapping.size();
   for (std::uintptr_t at = next_huge_page(begin); at + kHugePageBytes <= end;
        at += kHugePageBytes) {
-    auto* const piece = reinterpret_cast<std::byte*>(at);
+    std::byte* const piece = mapping.data() + (at - begin);
     // The system collapses no piece of which it has nothing.
     static_cast<void>(*static_cast<const volatile std::byte*>(piece));
     if (::madvise(piece, kHugePageBytes, kCollapse) != 0) break;

@@ -94,7 +94,7 @@ class GenerationSink {
   // Whole UTF-8 characters only; may be called with more than one token's text.
   virtual void on_text(std::string_view text) = 0;
   // Before the text that the token brings or completes, when the request asked for it.
-  virtual void on_logprob(TokenLogprob /*logprob*/) {}
+  virtual void on_logprob(TokenLogprob /*logprob*/) {}  // NOLINT(performance-*): others keep it
   // Last call.
   virtual void on_done(GenerationResult result) = 0;
 };

@@ -36,13 +36,13 @@ class MmapAllocator final : public HostAllocator {
     const std::uintptr_t at = (begin + kHugePageBytes - 1) / kHugePageBytes * kHugePageBytes;
     if (at > begin) ::munmap(room, at - begin);
     const std::uintptr_t end = at + (bytes + 4095) / 4096 * 4096;
-    ::munmap(reinterpret_cast<void*>(end), begin + room_bytes - end);
-    void* const address = reinterpret_cast<void*>(at);
+    auto* const address = static_cast<std::byte*>(room) + (at - begin);
+    ::munmap(address + (end - at), begin + room_bytes - end);
     // Refusals change nothing else. Prompts of other people do not belong into a core dump.
     static_cast<void>(::madvise(address, bytes, MADV_HUGEPAGE));
     static_cast<void>(::madvise(address, bytes, MADV_DONTDUMP));
     HostSegment segment;
-    segment.bytes = {static_cast<std::byte*>(address), bytes};
+    segment.bytes = {address, bytes};
     return segment;
   }
 

@@ -24,7 +24,6 @@ namespace {
 
 using host_placement_internal::chosen_nodes;
 using host_placement_internal::chosen_word;
-using host_placement_internal::parse_nodes;
 using host_placement_internal::usable_nodes;
 
 constexpr std::size_t kFileBytesMax = 64 << 10;
@@ -48,7 +47,7 @@ int bind_memory(std::span<std::byte> bytes, std::span<const std::uint32_t> nodes
   for (const std::uint32_t node : nodes) mask[node / kBits] |= 1ul << (node % kBits);
   const int policy = nodes.size() > 1 ? kPolicyInterleave : kPolicyBind;
   const long code = ::syscall(SYS_mbind, bytes.data(), bytes.size(), policy, mask.data(),
-                              static_cast<unsigned long>(kNodesMax + 1), 0u);
+                              static_cast<unsigned long>(kNodesMax) + 1, 0u);
   return code == 0 ? 0 : errno;
 }
 

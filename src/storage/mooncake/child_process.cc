@@ -45,15 +45,19 @@ std::vector<std::string> child_environment(const ChildCommand& command) {
   for (char** entry = environ; *entry != nullptr; ++entry) {
     if (!is_set(*entry)) out.emplace_back(*entry);
   }
-  for (const auto& [name, value] : command.environment) out.push_back(name + "=" + value);
+  for (const auto& [name, value] : command.environment) {
+    out.push_back(fmt::format("{}={}", name, value));
+  }
   for (const auto& [name, value] : command.environment_defaults) {
-    if (!has_variable(name) && !is_set(name + "=")) out.push_back(name + "=" + value);
+    std::string entry = fmt::format("{}={}", name, value);
+    if (!has_variable(name) && !is_set(entry)) out.push_back(std::move(entry));
   }
   return out;
 }
 
 std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> out;
+  out.reserve(texts.size() + 1);
   for (std::string& text : texts) out.push_back(text.data());
   out.push_back(nullptr);
   return out;

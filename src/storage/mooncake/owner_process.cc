@@ -8,6 +8,8 @@
 #include <array>
 #include <chrono>
 
+#include <fmt/format.h>
+
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/mutex.h"
@@ -92,7 +94,7 @@ void OwnerProcess::run_one() {
   {
     UniqueFd socket = (*child)->take_socket();
     std::string text;
-    for (const auto& [name, value] : settings_) text += name + "=" + value + "\n";
+    for (const auto& [name, value] : settings_) text += fmt::format("{}={}\n", name, value);
     text += "\n";
     // A few hundred bytes into an empty socket: all or an error.
     if (::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) ==

@@ -64,7 +64,7 @@ Status RegionTable::add(const MemoryRegion& memory, const Map& map) {
   const Status status = map(entry.region);
   if (!status.ok()) return status.with_context(named(memory.bytes));
   const MutexLock lock(mutex_);
-  entries_.emplace(memory.bytes.data(), std::move(entry));
+  entries_.emplace(memory.bytes.data(), entry);
   return {};
 }
 
