@@ -130,17 +130,7 @@ void TransferEngine::submit(StorageWriteOp op) {
 }
 
 void TransferEngine::enqueue(TransferLane lane, Job job) {
-  StatusCode refusal = StatusCode::ok;
-  {
-    const MutexLock lock(mutex_);
-    if (stopping_) {
-      refusal = StatusCode::cancelled;
-    } else if (!has_room(lane, job)) {
-      refusal = StatusCode::resource_exhausted;
-    } else {
-      push(lane, std::move(job));
-    }
-  }
+  const StatusCode refusal = take_in(lane, job);
   if (refusal == StatusCode::ok) {
     work_.notify_all();  // the two kinds of threads wait on one condition
     return;
@@ -148,6 +138,14 @@ void TransferEngine::enqueue(TransferLane lane, Job job) {
   if (refusal == StatusCode::cancelled) cells(lane).cancelled.add();
   if (refusal == StatusCode::resource_exhausted) cells(lane).rejected.add();
   refuse(lane, std::move(job.answer), refusal);
+}
+
+StatusCode TransferEngine::take_in(TransferLane lane, Job& job) {
+  const MutexLock lock(mutex_);
+  if (stopping_) return StatusCode::cancelled;
+  if (!has_room(lane, job)) return StatusCode::resource_exhausted;
+  push(lane, std::move(job));
+  return StatusCode::ok;
 }
 
 bool TransferEngine::has_room(TransferLane lane, const Job& job) const {
@@ -265,26 +263,21 @@ void TransferEngine::run_thread(bool queries) {
   Job job;
   Running running;
   while (take(queries, job, running)) {
-    if (carry_out(job, running)) {
-      leave(running);
-      continue;
-    }
-    bool stopped = false;
-    {
-      const MutexLock lock(mutex_);
-      stopped = stopping_ || running.cancelled;
-      if (!stopped) {
-        waiting_write_pages_ += job.answer.pages.size();
-        queue(running.lane).push_front(std::move(job));
-      }
-    }
-    if (stopped) {
+    if (!carry_out(job, running) && !put_back(job, running)) {
       cells(running.lane).cancelled.add();
       give_up(job, job.done, StatusCode::cancelled);
       answer(running.lane, std::move(job.answer));
     }
     leave(running);
   }
+}
+
+bool TransferEngine::put_back(Job& job, const Running& running) {
+  const MutexLock lock(mutex_);
+  if (stopping_ || running.cancelled) return false;
+  waiting_write_pages_ += job.answer.pages.size();
+  queue(running.lane).push_front(std::move(job));
+  return true;
 }
 
 bool TransferEngine::take(bool queries, Job& job, Running& running) {

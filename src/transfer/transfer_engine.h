@@ -175,6 +175,8 @@ class TransferEngine {
                  const Clock& clock);
   Status start_threads();
   void enqueue(TransferLane lane, Job job);
+  // ok: the job has been moved into its lane's queue.
+  StatusCode take_in(TransferLane lane, Job& job);
   bool has_room(TransferLane lane, const Job& job) const HITIDE_REQUIRES(mutex_);
   void push(TransferLane lane, Job job) HITIDE_REQUIRES(mutex_);
   void run_thread(bool queries);
@@ -188,6 +190,8 @@ class TransferEngine {
   // False: it gave way, and waits again.
   bool carry_out(Job& job, const Running& running);
   bool gives_way(const Running& running);
+  // False: the operation is not wanted any more.
+  bool put_back(Job& job, const Running& running);
   void admit_pages(Job& job, TransferLane lane);
   // Moves what is left, one call at least. False: it gives way.
   bool move_pages(Job& job, const Running& running);
