@@ -303,9 +303,9 @@ void Intake::hand_out(const std::shared_ptr<Connection>& connection) {
   std::shared_ptr<void> held(nullptr,
                              [count = handed_bytes_, bytes](void*) { count->fetch_sub(bytes); });
   handed_bytes_->fetch_add(bytes);
-  const std::shared_ptr<Connection> owner = connection;
+  std::shared_ptr<Connection> owner = connection;
   connections_.erase(owner->fd());
-  hooks_.on_request(owner, std::move(request), std::move(held));
+  hooks_.on_request(std::move(owner), std::move(request), std::move(held));
 }
 
 void Intake::refuse(const std::shared_ptr<Connection>& connection, const ApiError& error) {

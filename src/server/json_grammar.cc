@@ -335,7 +335,7 @@ std::string Converter::with_properties(const Json& schema, const Json& propertie
   std::vector<bool> needed;
   const auto required = schema.find("required");
   for (const auto& [name, value] : properties.items()) {
-    const std::string rule = rule_for(value, place + "/properties/" + name);
+    const std::string rule = rule_for(value, fmt::format("{}/properties/{}", place, name));
     if (!failed_.ok()) return {};
     members.push_back(
         add(reserve(), fmt::format("{} ws \":\" ws {} ws", literal(Json(name)), rule)));

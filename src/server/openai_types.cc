@@ -30,9 +30,9 @@ std::string dump(const OrderedJson& json) {
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
-ApiError bad_field(std::string param, std::string message) {
+ApiError bad_field(std::string param, std::string_view message) {
   ApiError error;
-  error.message = param + ": " + message;
+  error.message = fmt::format("{}: {}", param, message);
   error.param = std::move(param);
   return error;
 }
@@ -68,8 +68,8 @@ class FieldReader {
 
   std::optional<ApiError> take_error() { return std::move(error_); }
   bool failed() const { return error_.has_value(); }
-  void fail(std::string param, std::string message) {
-    if (!error_) error_ = bad_field(std::move(param), std::move(message));
+  void fail(std::string param, std::string_view message) {
+    if (!error_) error_ = bad_field(std::move(param), message);
   }
 
   // The field, unless it is absent or null.
