@@ -9,6 +9,9 @@
 #include <system_error>
 #include <vector>
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 
 #include "cli.h"
@@ -72,6 +75,16 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// A file or socket must not get the number of a standard stream that is closed: what is printed or
+// read would go there. Reading and writing still fail as of closed ones.
+void hold_closed_streams() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (::fcntl(fd, F_GETFD) >= 0) continue;
+    // The lowest free number is this one.
+    static_cast<void>(::open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY));
+  }
+}
+
 int parse_and_run(int argc, char** argv) {
   CLI::App app("A hierarchical KV cache for LLM serving.", "hitide");
   app.require_subcommand(1);
@@ -117,6 +130,7 @@ int parse_and_run(int argc, char** argv) {
 }  // namespace hitide::cli
 
 int main(int argc, char** argv) {
+  hitide::cli::hold_closed_streams();
   try {
     return hitide::cli::parse_and_run(argc, argv);
   } catch (const std::bad_alloc&) {

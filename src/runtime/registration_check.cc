@@ -1,6 +1,10 @@
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <system_error>
+#include <utility>
 
 #include <poll.h>
 
@@ -118,6 +122,28 @@ void wait_for_own_segment(const ObjectStore& store, const StorageOptions& option
   }
 }
 
+// A file store with the trial's pages: a folder of its own in the store's, which goes afterwards.
+// In the store itself they would push out pages of models where it is full. Whoever has the store
+// open has the folder too.
+class TrialFolder {
+ public:
+  explicit TrialFolder(const std::string& store) : path_(store + "/trial") { remove(); }
+  ~TrialFolder() { remove(); }
+  TrialFolder(const TrialFolder&) = delete;
+  TrialFolder& operator=(const TrialFolder&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  void remove() {
+    std::error_code error;  // what is left costs space, and the next trial removes it
+    std::filesystem::remove_all(path_, error);
+  }
+  const std::string path_;
+};
+
+// So large that opening a store evicts nothing of it.
+constexpr std::uint64_t kNoLimit = 1ull << 50;
+
 std::uint64_t bytes_of(const RegistrationCheck& check) {
   std::uint64_t sum = 0;
   for (const PoolSpec& pool : check.model.pools) sum += pool.page_bytes * check.pages;
@@ -137,7 +163,18 @@ Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck
                                  now() + kStartWait));
     options.mooncake = own->options();
   }
-  const OpenedStore opened = open_store_client(options, now() + kAnswerWait);
+  const bool file = options.backend == "file" && !options.path.empty();
+  if (file && options.bytes_max != 0) options.bytes_max = kNoLimit;
+  std::optional<TrialFolder> folder;
+  OpenedStore real;  // stays open, and so locked, for as long as the trial takes
+  OpenedStore opened = open_store_client(options, now() + kAnswerWait);
+  if (file && opened.status.ok()) {
+    real = std::move(opened);
+    folder.emplace(options.path);
+    options.path = folder->path();
+    options.bytes_max = storage.bytes_max;
+    opened = open_store_client(options, now() + kAnswerWait);
+  }
   if (opened.status.code() == StatusCode::invalid_argument) return opened.status;
   if (opened.status.ok()) {
     wait_for_own_segment(*opened.store, options);

@@ -1,11 +1,16 @@
+#include <filesystem>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
 
+#include <hitide/file_store.h>
 #include <hitide/registration.h>
 
 #include "base/log.h"
+#include "storage/registry.h"
+#include "tests/support/temp_directory.h"
 
 namespace hitide {
 namespace {
@@ -44,6 +49,40 @@ TEST(RegistrationCheck, LocalStoresTakeAnyMemory) {
   EXPECT_EQ((*rows)[0].allocator, AllocatorKind::shm);
   EXPECT_EQ((*rows)[1].allocator, AllocatorKind::mmap);
   EXPECT_TRUE(storage_on(*rows));
+}
+
+// A trial in a full store would push out what it holds, and one with a smaller limit too.
+TEST(RegistrationCheck, AFileStoreKeepsEverythingThatItHas) {
+  TempDirectory folder;
+  StorageOptions options;
+  options.backend = "file";
+  options.path = folder.path() + "/store";
+  options.bytes_max = 8u << 20;
+  options.segment_bytes = 1u << 20;
+  const std::vector<std::byte> bytes(512u << 10);
+  const std::span<const std::byte> buffer(bytes);
+  {
+    auto store = open_object_store(options);
+    ASSERT_TRUE(store.ok()) << store.status().to_string();
+    for (int i = 0; i < 12; ++i) {
+      const std::string key = "model/" + std::to_string(i);
+      const PutItem item{.key = key, .buffers = std::span(&buffer, 1)};
+      ItemResult result;
+      (*store)->put(std::span(&item, 1), std::span(&result, 1), {});
+      ASSERT_EQ(result.code, StatusCode::ok);
+    }
+    ASSERT_TRUE((*store)->close(kNoDeadline).ok());
+  }
+  for (const std::uint64_t limit : {8u << 20, 2u << 20, 0u}) {
+    options.bytes_max = limit;
+    const auto rows = check_registration(draft_check(), options);
+    ASSERT_TRUE(rows.ok()) << rows.status().to_string();
+    const auto contents = inspect_file_store(options.path);
+    ASSERT_TRUE(contents.ok()) << contents.status().to_string();
+    EXPECT_EQ(contents->objects, 12u) << "limit " << limit;
+    EXPECT_EQ(contents->dead_bytes, 0u);
+    EXPECT_FALSE(std::filesystem::exists(options.path + "/trial"));
+  }
 }
 
 TEST(RegistrationCheck, ALogicalAnchorIsMarkersOnly) {

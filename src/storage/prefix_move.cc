@@ -232,7 +232,17 @@ Status verify_prefix(PrefixFileReader& file) {
   }
 }
 
+// Before anything of the store's is given up for a file that does not fit all the same.
+Status check_room(const ObjectStore& store, const PrefixFileHead& head) {
+  const std::uint64_t limit = store.stats().bytes_limit;
+  if (limit == 0 || head.file_bytes <= limit) return {};
+  return Status(StatusCode::resource_exhausted,
+                fmt::format("the file has {} bytes and the store's limit is {}: raise max_size",
+                            head.file_bytes, limit));
+}
+
 Result<PrefixImport> import_into(ObjectStore& store, PrefixFileReader& file) {
+  HITIDE_RETURN_IF_ERROR(check_room(store, file.head()));
   PageStore pages(store, file.head().model);
   HITIDE_RETURN_IF_ERROR(Importer(pages, file).run());
   const PageStoreStats stats = pages.stats();

@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <fmt/format.h>
 
@@ -32,6 +33,17 @@ std::int64_t free_bytes_around(const std::string& directory) {
   return fd.valid() ? FileSystem::real().free_bytes(fd.get()) : -errno;
 }
 
+// What the store takes of its disk: files may have holes.
+std::uint64_t used_bytes(const std::string& path) {
+  std::uint64_t used = 0;
+  for (const SegmentPath& segment : list_segments(path)) {
+    struct stat info {};
+    if (::lstat(segment.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    used += std::min(segment.bytes, static_cast<std::uint64_t>(info.st_blocks) * 512);
+  }
+  return used;
+}
+
 Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options,
                                                      std::uint64_t ranks) {
   FileStoreOptions file;
@@ -41,11 +53,16 @@ Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& optio
   file.sync_interval_ms = options.sync_interval_ms;
   file.sync_puts = options.sync_puts;
   if (file.bytes_max == 0 && !file.path.empty()) {
-    std::uint64_t used = 0;
-    for (const SegmentPath& segment : list_segments(file.path)) used += segment.bytes;
     const std::int64_t free = free_bytes_around(file.path);
     if (free < 0) return errno_status(static_cast<int>(-free), "ask for free space", file.path);
-    file.bytes_max = default_bytes_max(static_cast<std::uint64_t>(free), used) / ranks;
+    file.bytes_max =
+        default_bytes_max(static_cast<std::uint64_t>(free), used_bytes(file.path), ranks);
+    if (file.bytes_max < kFileStoreBytesLeast) {
+      return Status(StatusCode::resource_exhausted,
+                    fmt::format("file store in {}: its disk has {} bytes free, a tenth of which is "
+                                "less than the {} that a store needs: free space, or give max_size",
+                                file.path, free, kFileStoreBytesLeast));
+    }
   }
   HITIDE_ASSIGN_OR_RETURN(auto store, FileStore::open(file));
   return std::unique_ptr<ObjectStore>(std::move(store));
@@ -95,8 +112,11 @@ std::vector<std::string_view> storage_backends() {
   return names;
 }
 
-std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes) {
-  return std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost);
+std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes,
+                                std::uint64_t ranks) {
+  const std::uint64_t share =
+      std::min((disk_free_bytes + store_used_bytes) / 10, kDefaultBytesMost) / ranks;
+  return std::max(share, store_used_bytes);
 }
 
 // A store that is away costs no call any time.

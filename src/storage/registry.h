@@ -21,7 +21,8 @@ namespace hitide {
 //   "mooncake"  options.mooncake; a store that does not answer yet is opened all the same
 //   "null"      takes everything and keeps nothing
 // bytes_max 0 means, for the file store, a tenth of the disk space that is free or taken by the
-// store itself, at most 64 GiB, shared by the ranks; otherwise each rank has that limit.
+// store itself, at most 64 GiB, shared by the ranks, and never less than the store has already;
+// otherwise each rank has that limit.
 //
 // invalid_argument: an unknown backend (also "none", which is no store), or no path;
 // failed_precondition: the directory cannot be used: not writable, locked by another process (the
@@ -44,7 +45,8 @@ std::unique_ptr<ObjectStore> guard_store(std::unique_ptr<ObjectStore> store,
 // The names above.
 std::vector<std::string_view> storage_backends();
 
-// The rule for bytes_max = 0: free and used are bytes on the store's disk.
-std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes);
+// The rule for bytes_max = 0: free and used are bytes on the store's disk, used those of one rank.
+std::uint64_t default_bytes_max(std::uint64_t disk_free_bytes, std::uint64_t store_used_bytes,
+                                std::uint64_t ranks = 1);
 
 }  // namespace hitide

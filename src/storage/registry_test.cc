@@ -64,6 +64,9 @@ TEST(Registry, TheDefaultLimitIsAShareOfTheDisk) {
   EXPECT_EQ(default_bytes_max(100u << 20, 0), 10u << 20);
   EXPECT_EQ(default_bytes_max(90u << 20, 10u << 20), 10u << 20);
   EXPECT_EQ(default_bytes_max(100ull << 40, 0), 64ull << 30);
+  EXPECT_EQ(default_bytes_max(100u << 20, 0, 4), 10u << 18);
+  // Nothing goes for it, however full others have made the disk.
+  EXPECT_EQ(default_bytes_max(1u << 20, 30u << 20), 30u << 20);
 }
 
 }  // namespace

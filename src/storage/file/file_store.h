@@ -71,6 +71,8 @@
 
 namespace hitide {
 
+inline constexpr std::uint64_t kFileStoreBytesLeast = 1u << 20;  // of bytes_max
+
 struct FileStoreOptions {
   std::string path;
   std::uint64_t bytes_max = 0;               // >= 1 MiB

@@ -16,7 +16,6 @@
 namespace hitide {
 namespace {
 
-constexpr std::uint64_t kBytesMaxLeast = 1u << 20;
 constexpr std::size_t kSlotsMax = 60'000;
 constexpr Duration kLogInterval = std::chrono::seconds(10);
 
@@ -26,10 +25,10 @@ std::uint64_t segment_bytes_for(std::uint64_t wanted, std::uint64_t bytes_max) {
 }
 
 Status check_limit(const std::string& path, std::uint64_t bytes) {
-  if (bytes >= kBytesMaxLeast) return {};
+  if (bytes >= kFileStoreBytesLeast) return {};
   return Status(StatusCode::invalid_argument,
                 fmt::format("file store in {}: a limit of {} bytes is too small, the least is {}",
-                            path, bytes, kBytesMaxLeast));
+                            path, bytes, kFileStoreBytesLeast));
 }
 
 std::uint64_t seed_for(const FileStoreOptions& options) {
