@@ -1,5 +1,8 @@
 #include "ask_server.h"
 
+#include <chrono>
+#include <utility>
+
 #include <httplib.h>
 
 #include "cli.h"
@@ -8,6 +11,8 @@ namespace hitide::cli {
 namespace {
 
 constexpr int kTimeoutSeconds = 10;
+constexpr std::size_t kAnswerBytesMax = 64u << 20;
+constexpr auto kAnswerTime = std::chrono::seconds(60);  // however steadily it comes
 
 }  // namespace
 
@@ -26,7 +31,17 @@ int ask_server(const std::string& command, const ServerAddress& server, const st
   client.set_read_timeout(kTimeoutSeconds);
   httplib::Headers headers;
   if (!server.api_key.empty()) headers.emplace("Authorization", "Bearer " + server.api_key);
-  const auto answer = client.Get(path.c_str(), headers);
+  const auto begin = std::chrono::steady_clock::now();
+  std::string received;
+  const auto answer = client.Get(path.c_str(), headers, [&](const char* data, std::size_t bytes) {
+    received.append(data, bytes);
+    return received.size() <= kAnswerBytesMax &&
+           std::chrono::steady_clock::now() - begin < kAnswerTime;
+  });
+  if (!answer && answer.error() == httplib::Error::Canceled) {
+    return complain(command, url + ": its answer is longer than 64 MiB, or than a minute",
+                    kUnavailable);
+  }
   if (!answer) {
     return complain(command,
                     url + ": cannot reach a server (" + httplib::to_string(answer.error()) + ")",
@@ -42,7 +57,7 @@ int ask_server(const std::string& command, const ServerAddress& server, const st
                         (answer->status == 401 ? "; give --api-key" : ""),
                     kFailed);
   }
-  body = answer->body;
+  body = std::move(received);
   return kDone;
 }
 

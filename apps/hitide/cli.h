@@ -36,6 +36,10 @@ void add_version(CLI::App& app, Run& run);
 void add_man(CLI::App& app, Run& run);
 void add_options(CLI::App& app, Run& run);
 
+// One line of at most about 2,000 printable characters, whatever the text is: a terminal must not
+// be told anything else.
+std::string printable(std::string text);
+
 // "hitide COMMAND: MESSAGE" on standard error, one line of printable text; returns `code`.
 int complain(const std::string& command, const std::string& message, int code);
 // For commands whose work is what they print: kDone when all of it is out, else kFailed with a line

@@ -12,6 +12,7 @@
 #include <hitide/machine.h>
 #include <hitide/registration.h>
 
+#include "argument_checks.h"
 #include "ask_server.h"
 #include "cli.h"
 #include "machine_report.h"
@@ -222,10 +223,12 @@ void add_doctor(CLI::App& app, Run& run) {
           ->check(CLI::IsMember({"file", "memory", "mooncake", "null"}))
           ->type_name("BACKEND");
   command->add_option("--directory", arguments->directory, "Directory of the file store.")
+      ->check(not_empty)
       ->type_name("DIR");
   command
       ->add_option("--hicache-storage-backend-extra-config", arguments->extra_config,
                    "As for serve; text, or @FILE.")
+      ->check(not_empty)
       ->type_name("CONFIG");
   command->add_flag("--start-store", arguments->start_store,
                     "mooncake: with a store of its own on this machine, stopped afterwards.");
@@ -235,6 +238,7 @@ void add_doctor(CLI::App& app, Run& run) {
       ->add_option("--python", arguments->python,
                    "An interpreter that has Mooncake. Default: as configured, else that of make "
                    "setup, else python3.")
+      ->check(not_empty)
       ->type_name("PROGRAM");
   command->add_option("--preset", arguments->preset, "The pools to try it with.")
       ->capture_default_str()
@@ -250,11 +254,13 @@ void add_doctor(CLI::App& app, Run& run) {
                     "Look at the machine alone, for a server with these options; try no store.");
   auto given = add_table_options(*command, kRows);
   CLI::Option* url =
-      command->add_option("--url", arguments->server.url, "A server that runs: ask, try nothing.");
+      command->add_option("--url", arguments->server.url, "A server that runs: ask, try nothing.")
+          ->check(header_text);
   for (CLI::Option* option : command->get_options()) {
     if (option != url && option->get_name() != "--help") url->excludes(option);
   }
   command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
+      ->check(header_text)
       ->needs(url);
   command->add_flag("--json", arguments->json, "Print one JSON object: registration, machine.");
   command->callback([&run, arguments, given, url, backend] {

@@ -7,6 +7,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "argument_checks.h"
 #include "ask_server.h"
 #include "cli.h"
 #include "explanation_text.h"
@@ -59,8 +60,11 @@ void add_explain(CLI::App& app, Run& run) {
                    "The explanation's id, from the header X-HiTide-Explanation-Id or "
                    "usage.hitide.explanation_id.")
       ->required();
-  command->add_option("--url", arguments->server.url, "The server.")->capture_default_str();
-  command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.");
+  command->add_option("--url", arguments->server.url, "The server.")
+      ->check(header_text)
+      ->capture_default_str();
+  command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
+      ->check(header_text);
   command->add_flag("--json", arguments->json, "Print the server's JSON: spans, misses.");
   command->callback([&run, arguments] { run = [arguments] { return explain(*arguments); }; });
 }

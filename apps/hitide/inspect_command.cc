@@ -12,6 +12,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "argument_checks.h"
 #include "bytes_text.h"
 #include "cli.h"
 #include "master_numbers.h"
@@ -190,6 +191,7 @@ void add_inspect(CLI::App& app, Run& run) {
   command
       ->add_option("directory", arguments->directory,
                    "The file store's. Default: as configured, else where serve has it.")
+      ->check(not_empty)
       ->type_name("DIR");
   command->add_option("--hicache-storage-backend", arguments->backend, "Kind of the store.")
       ->capture_default_str()
@@ -198,6 +200,7 @@ void add_inspect(CLI::App& app, Run& run) {
   command
       ->add_option("--hicache-storage-backend-extra-config", arguments->extra_config,
                    "As for serve; text, or @FILE.")
+      ->check(not_empty)
       ->type_name("CONFIG");
   command->add_flag("--segments", arguments->segments, "A line for each segment, too.");
   command->add_flag("--json", arguments->json, "Print one JSON object: stores, or the master's.");

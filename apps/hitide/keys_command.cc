@@ -5,11 +5,13 @@
 #include <memory>
 #include <optional>
 
+#include <fmt/format.h>
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
 #include <hitide/page_hash.h>
 
+#include "argument_checks.h"
 #include "cli.h"
 #include "read_input.h"
 
@@ -60,7 +62,7 @@ int print_keys(const Arguments& arguments) {
   if (!name_space.empty()) out["object_keys"] = nlohmann::ordered_json::array();
   for (const PageKey& key : *hashes) {
     const std::string page = key.to_hex();
-    const std::string object = name_space + "/" + page + "/" + pool + ".t0-p0-c0";
+    const std::string object = fmt::format("{}/{}/{}.t0-p0-c0", name_space, page, pool);
     out["page_hashes"].push_back(page);
     if (!name_space.empty()) out["object_keys"].push_back(object);
     if (!arguments.json) std::printf("%s\n", (name_space.empty() ? page : object).c_str());
@@ -75,6 +77,7 @@ void add_keys(CLI::App& app, Run& run) {
   CLI::App* command = app.add_subcommand(kCommand, "Print the page hashes of a token list.");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("--tokens-file", arguments->tokens_file, "A JSON list of token ids.")
+      ->check(not_empty)
       ->required()
       ->type_name("FILE");
   command->add_option("--page-size", arguments->page_size, "Tokens of a page.")
@@ -86,6 +89,7 @@ void add_keys(CLI::App& app, Run& run) {
   command
       ->add_option("--namespace", arguments->name_space,
                    "The model's namespace in a store: prints object keys too.")
+      ->check(not_empty)
       ->type_name("HEX");
   command->add_option("--pool", arguments->pool, "The pool in object keys.")->capture_default_str();
   command->add_flag("--json", arguments->json, "Print one JSON object: page_hashes, object_keys.");

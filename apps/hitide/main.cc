@@ -21,8 +21,9 @@ namespace {
 
 constexpr std::size_t kMessageMax = 2000;  // of which the end says why
 
-// One line of printable text, whatever was typed: a terminal must not be told anything else.
-std::string shown(std::string text) {
+}  // namespace
+
+std::string printable(std::string text) {
   if (text.size() > kMessageMax) {
     text = text.substr(0, kMessageMax / 2) + " ... " + text.substr(text.size() - kMessageMax / 2);
   }
@@ -40,11 +41,9 @@ std::string shown(std::string text) {
   return out;
 }
 
-}  // namespace
-
 int complain(const std::string& command, const std::string& message, int code) {
   const std::string name = command.empty() ? "hitide" : "hitide " + command;
-  std::fprintf(stderr, "%s: %s\n", name.c_str(), shown(message).c_str());
+  std::fprintf(stderr, "%s: %s\n", name.c_str(), printable(message).c_str());
   return code;
 }
 

@@ -11,6 +11,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "argument_checks.h"
 #include "cli.h"
 
 namespace hitide::cli {
@@ -170,8 +171,10 @@ void add_man(CLI::App& app, Run& run) {
   auto arguments = std::make_shared<Arguments>();
   CLI::Option* name =
       command->add_option("command", arguments->name, "Of which command. Default: the overview.")
+          ->check(not_empty)
           ->type_name("COMMAND");
   command->add_option("--directory", arguments->folder, "Write all of them there, NAME.1 each.")
+      ->check(not_empty)
       ->excludes(name)
       ->type_name("DIR");
   command->callback([&run, &app, arguments] {

@@ -14,6 +14,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "argument_checks.h"
 #include "bytes_text.h"
 #include "cli.h"
 #include "prompt_engine.h"
@@ -240,7 +241,7 @@ int import_one(const ImportArguments& arguments, const GivenOptions& given) {
         "%s: %llu pages, %llu tokens of model %s: %llu objects written, %llu were there\n"
         "namespace %s, last page %s\n",
         storage->path.c_str(), static_cast<unsigned long long>(done->pages),
-        static_cast<unsigned long long>(tokens), head->model.model_name.c_str(),
+        static_cast<unsigned long long>(tokens), printable(head->model.model_name).c_str(),
         static_cast<unsigned long long>(done->objects_written),
         static_cast<unsigned long long>(done->objects_present), name_space.c_str(),
         head->keys.back().to_hex().c_str());
@@ -256,6 +257,7 @@ void add_export(CLI::App& app, Run& run) {
   auto arguments = std::make_shared<ExportArguments>();
   CLI::Option* prompt =
       command->add_option("prompt", arguments->prompt, "A file with the prompt; -: standard input.")
+          ->check(not_empty)
           ->type_name("PROMPT");
   command
       ->add_option(
@@ -268,6 +270,7 @@ void add_export(CLI::App& app, Run& run) {
   command
       ->add_option("--tokens-file", arguments->tokens_file,
                    "A JSON list of token ids, instead of PROMPT.")
+      ->check(not_empty)
       ->excludes(prompt)
       ->type_name("FILE");
   command->add_option("--extra-key", arguments->extra_key, "Extra key of its requests.")
@@ -275,11 +278,13 @@ void add_export(CLI::App& app, Run& run) {
   command->add_option("--cache-salt", arguments->cache_salt, "Cache salt of its requests.")
       ->type_name("TEXT");
   command->add_option("-o,--output", arguments->output, "The file that is made, or replaced.")
+      ->check(not_empty)
       ->required()
       ->type_name("FILE");
   command
       ->add_option("--directory", arguments->directory,
                    "The store's. Default: as configured, else where serve has it.")
+      ->check(not_empty)
       ->type_name("DIR");
   command->add_flag("--json", arguments->json, "Print one JSON object.");
   auto given = add_table_options(*command, kRows);
@@ -295,6 +300,7 @@ void add_import(CLI::App& app, Run& run) {
       app.add_subcommand(kImport, "Put the pages of a file that export wrote into a file store.");
   auto arguments = std::make_shared<ImportArguments>();
   command->add_option("file", arguments->file, "Written by hitide export.")
+      ->check(not_empty)
       ->required()
       ->type_name("FILE");
   command
@@ -302,11 +308,13 @@ void add_import(CLI::App& app, Run& run) {
           "directory", arguments->directory,
           "The store's; made where it is missing. Default: as configured, else where serve "
           "has it.")
+      ->check(not_empty)
       ->type_name("DIR");
   command
       ->add_option("--namespace", arguments->name_space,
                    "That the pages must be of, 64 hex digits. Default: one that the store has, or "
                    "any where it is empty.")
+      ->check(not_empty)
       ->type_name("HEX");
   command->add_flag("--json", arguments->json, "Print one JSON object.");
   auto given = add_table_options(*command, kRows);

@@ -10,6 +10,9 @@
 #include <nlohmann/json.hpp>
 
 namespace hitide::cli {
+namespace {
+constexpr std::size_t kInputBytesMax = 256u << 20;
+}  // namespace
 
 Result<std::string> read_input(const std::string& path) {
   const auto refuse = [&](int error) {
@@ -29,6 +32,9 @@ Result<std::string> read_input(const std::string& path) {
     const std::size_t bytes = std::fread(block.data(), 1, block.size(), file.get());
     text.append(block.data(), bytes);
     if (bytes < block.size()) break;
+    if (text.size() > kInputBytesMax) {
+      return Status(StatusCode::invalid_argument, path + ": has more than 256 MiB");
+    }
   }
   if (std::ferror(file.get()) != 0) return refuse(errno);
   return text;

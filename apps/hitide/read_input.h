@@ -9,7 +9,8 @@
 
 namespace hitide::cli {
 
-// All of the file's bytes; "-" is standard input. invalid_argument: "PATH: why not".
+// All of the file's bytes, 256 MiB at most; "-" is standard input. invalid_argument: "PATH: why
+// not".
 Result<std::string> read_input(const std::string& path);
 
 // A JSON list of token ids. invalid_argument: "--tokens-file: PATH: why not".

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "argument_checks.h"
 #include "cli.h"
 #include "read_input.h"
 #include "replay/replay.h"
@@ -227,6 +228,7 @@ void add_replay(CLI::App& app, Run& run) {
       kCommand, "Say which tier would have served what of a recorded load; no model is needed.");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("trace", arguments->trace, "JSON lines, one request each; -: standard input.")
+      ->check(not_empty)
       ->required()
       ->type_name("TRACE");
   command
@@ -253,12 +255,14 @@ void add_replay(CLI::App& app, Run& run) {
   command
       ->add_option("--storage-latency", arguments->storage_latency_ms,
                    "How long each call of storage takes, in milliseconds of the trace's time.")
+      ->check(a_number)
       ->capture_default_str()
       ->check(CLI::Range(0.0, 3.6e6))
       ->type_name("MS");
   command
       ->add_option("--storage-speed", arguments->storage_tokens_per_s,
                    "Tokens that storage reads, and writes, in a second; 0: no limit.")
+      ->check(a_number)
       ->capture_default_str()
       ->check(CLI::Range(0.0, 1e12))
       ->type_name("TOKENS/S");

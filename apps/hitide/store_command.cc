@@ -13,6 +13,7 @@
 
 #include <hitide/mooncake_options.h>
 
+#include "argument_checks.h"
 #include "cli.h"
 #include "surroundings.h"
 
@@ -39,6 +40,7 @@ int become_store(const Arguments& arguments) {
   }
   if (arguments.embedded) command.emplace_back("--embedded");
   std::vector<char*> pointers;
+  pointers.reserve(command.size() + 1);
   for (std::string& text : command) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   const std::string installed = installed_package();
@@ -76,6 +78,7 @@ void add_store(CLI::App& app, Run& run) {
                     "A Python process in the daemon's place: for clients that move the bytes "
                     "themselves.");
   command->add_option("--python", arguments->python, "An interpreter that has Mooncake.")
+      ->check(not_empty)
       ->capture_default_str()
       ->type_name("PROGRAM");
   command->callback([&run, arguments] { run = [arguments] { return become_store(*arguments); }; });

@@ -10,6 +10,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "argument_checks.h"
 #include "cli.h"
 #include "store_place.h"
 
@@ -116,10 +117,12 @@ void add_verify(CLI::App& app, Run& run) {
   command
       ->add_option("directory", arguments->directory,
                    "The store's. Default: as configured, else where serve has it.")
+      ->check(not_empty)
       ->type_name("DIR");
   command
       ->add_option("--hicache-storage-backend-extra-config", arguments->extra_config,
                    "As for serve; text, or @FILE.")
+      ->check(not_empty)
       ->type_name("CONFIG");
   command->add_flag(
       "--repair", arguments->repair,

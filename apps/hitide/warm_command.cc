@@ -11,6 +11,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
+#include "argument_checks.h"
 #include "ask_server.h"
 #include "cli.h"
 #include "read_input.h"
@@ -193,6 +194,7 @@ void add_warm(CLI::App& app, Run& run) {
       kCommand, "Compute prompts, so that a store has them before they are asked for.");
   auto arguments = std::make_shared<Arguments>();
   command->add_option("file", arguments->file, "The prompts; -: standard input.")
+      ->check(not_empty)
       ->required()
       ->type_name("FILE");
   command
@@ -203,8 +205,10 @@ void add_warm(CLI::App& app, Run& run) {
       ->check(CLI::IsMember({"auto", "text", "lines", "jsonl"}))
       ->type_name("NAME");
   CLI::Option* url =
-      command->add_option("--url", arguments->server.url, "By a server that runs, into its store.");
+      command->add_option("--url", arguments->server.url, "By a server that runs, into its store.")
+          ->check(header_text);
   command->add_option("--api-key", arguments->server.api_key, "Its key, where it asks for one.")
+      ->check(header_text)
       ->needs(url);
   command->add_flag("--json", arguments->json, "Print one JSON object.");
   auto given = add_table_options(*command, kRows);

@@ -200,3 +200,6 @@ def test_a_store_that_is_too_small_says_so(program, warmed, tmp_path):
     line = one_line(run_program(program, "import", folder / "chat.htp",
                                 "--hicache-storage-backend-extra-config", config), FAILED)
     assert "max_size" in line
+    answer = json.loads(run_program(program, "inspect", str(tmp_path / "s"), "--json").stdout)
+    (held,) = answer["stores"]
+    assert held["objects"] == held["dead_bytes"] == 0, "nothing was given up or begun for it"

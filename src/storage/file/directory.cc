@@ -84,7 +84,7 @@ std::vector<SegmentPath> list_segments_in(int directory, const std::string& path
     SegmentPath segment;
     const auto parsed = std::from_chars(name.data(), name.data() + name.size(), segment.number);
     const bool too_long = parsed.ec == std::errc::result_out_of_range;
-    segment.path = path + "/" + name;
+    segment.path = fmt::format("{}/{}", path, name);
     if (too_long || segment.number > kSegmentNumberMax) {
       if (std::string_view(parsed.ptr) == ".seg") beyond.push_back(segment.path);
       continue;

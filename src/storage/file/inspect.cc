@@ -132,6 +132,7 @@ std::vector<std::string> file_store_directories(const std::string& path) {
   }
   std::sort(ranks.begin(), ranks.end());
   std::vector<std::string> found;
+  found.reserve(ranks.size());
   for (auto& [rank, folder] : ranks) found.push_back(std::move(folder));
   return found;
 }
