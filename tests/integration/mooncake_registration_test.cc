@@ -274,6 +274,7 @@ PoolSpec pool_spec(const std::string& name, std::uint64_t page_bytes) {
 // Its pages are really in the store: markers beside the side pools' objects.
 TEST_P(MooncakeRegistrationTest, MarkersAndSidePoolsGoToTheStoreAndBack) {
   RegistrationCheck check;
+  check.model.weights_digest = "abc";
   check.model.pools = {pool_spec("kv", 0), pool_spec("c4", 100'000), pool_spec("swa", 50'000)};
   check.model.pools[2].hit_policy = {HitPolicy::Kind::trailing_pages, 2};
   check.pages = 6;
@@ -438,6 +439,7 @@ TEST_P(MooncakeRegistrationTest, AForeignLayoutIsStaged) {
 // protocol rdma without a device: one line that names MOONCAKE_PROTOCOL=tcp.
 TEST(MooncakeTransport, RdmaWithoutADeviceIsSeenBeforeAnyAttempt) {
   RegistrationCheck check;
+  check.model.weights_digest = "abc";
   check.model.pools = {pool_spec("kv", 4096), pool_spec("draft", 4096)};
   check.model.pools[1].required = false;
   StorageOptions storage;
