@@ -75,6 +75,8 @@ class LatchedFiles final : public FileSystem {
 
 class FaultsK12 : public FileStoreTest {
  protected:
+  ~FaultsK12() override { store_.reset(); }  // it writes by latched_
+
   static constexpr const char* kKey = "one";
   static constexpr std::size_t kBytes = 64 << 10;
   void use_latched() {
