@@ -440,7 +440,9 @@ void serve_at_random(Rig& rig, std::uint64_t seed, const std::atomic<bool>& stop
 void operate_at_random(Rig& rig, Random& random, const std::shared_ptr<ObjectStore>& store) {
   Cache& cache = rig.cache();
   const TimePoint deadline = random.chance(0.3) ? std::chrono::steady_clock::now() : soon();
-  const bool on = cache.stats().storage_status == StorageStatus::on;
+  // A store whose calls fail is there all the same.
+  const StorageStatus before = cache.stats().storage_status;
+  const bool on = before == StorageStatus::on || before == StorageStatus::failing;
   switch (random.below(4)) {
     case 0: {
       const Status status =
