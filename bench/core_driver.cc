@@ -23,6 +23,12 @@ std::vector<TokenId> make_tokens(std::size_t count, std::uint64_t seed) {
   return tokens;
 }
 
+std::vector<TokenId> make_prompt(std::size_t count, std::uint64_t seed) {
+  std::vector<TokenId> tokens = make_tokens(count, seed);
+  for (TokenId& token : tokens) token = 1'000 + token % 20'000;
+  return tokens;
+}
+
 void CoreDriver::carry_out() {
   while (!plan_.ops.empty()) {
     const std::vector<PlanOp> ops = std::move(plan_.ops);

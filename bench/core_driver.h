@@ -19,6 +19,9 @@ CoreConfig core_config(std::uint32_t page_size, std::uint32_t device_pages,
 // `count` token ids that look like text to a hash: no two seeds share a page.
 std::vector<TokenId> make_tokens(std::size_t count, std::uint64_t seed);
 
+// The same for a real model: ids that every vocabulary has.
+std::vector<TokenId> make_prompt(std::size_t count, std::uint64_t seed);
+
 class CoreDriver {
  public:
   explicit CoreDriver(const CoreConfig& config) : core_(config) {}

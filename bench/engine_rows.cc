@@ -68,13 +68,6 @@ Result<GenerationResult> generate(Engine& engine, const std::vector<TokenId>& pr
   return result;
 }
 
-// Ids that every vocabulary has; no two seeds share a page.
-std::vector<TokenId> make_prompt(std::size_t count, std::uint64_t seed) {
-  std::vector<TokenId> tokens = make_tokens(count, seed);
-  for (TokenId& token : tokens) token = 1'000 + token % 20'000;
-  return tokens;
-}
-
 EngineOptions engine_options(const Settings& settings) {
   EngineOptions options;
   options.model_path = settings.model_path;
@@ -309,19 +302,13 @@ Status idle_cache(const Settings& settings, Report& report) {
 
 constexpr std::size_t kResidents = 12;
 
-// What the residents' pages lie in, for an engine of its own.
-CacheOptions residents_options(const Settings& settings, const char* copy) {
-  CacheOptions options = cache_options(settings);
-  options.storage.path = settings.scratch + "/" + copy;
-  return options;
-}
-
 Result<std::unique_ptr<Engine>> open_full(const Settings& settings, const char* copy,
                                           std::uint32_t idle_tokens, std::uint32_t threads) {
   EngineOptions engine = engine_options(settings);
   engine.device_tokens = kResidents * kPromptTokens + engine.context_length;
   engine.threads = threads;
-  CacheOptions cache = residents_options(settings, copy);
+  CacheOptions cache = cache_options(settings);
+  cache.storage.path = settings.scratch + "/" + copy;
   cache.policy.device_idle_tokens = idle_tokens;
   HITIDE_ASSIGN_OR_RETURN(auto opened, open_llama_engine(engine, cache));
   for (std::uint64_t i = 0; i < kResidents; ++i) {

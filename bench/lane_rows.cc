@@ -110,12 +110,6 @@ class Context {
   std::int32_t vocabulary_;
 };
 
-std::vector<TokenId> prompt() {
-  std::vector<TokenId> tokens = make_tokens(kPrefixTokens, 77);
-  for (TokenId& token : tokens) token = 1'000 + token % 20'000;
-  return tokens;
-}
-
 Status computed(bool good) {
   return good ? ok_status() : Status(StatusCode::internal, "llama_decode failed");
 }
@@ -163,7 +157,7 @@ Status lanes(const Settings& settings, Report& report) {
   };
   HITIDE_ASSIGN_OR_RETURN(const auto shared, make_shared(0));
   HITIDE_ASSIGN_OR_RETURN(const auto full, make_shared(kResidents));
-  const std::vector<TokenId> tokens = prompt();
+  const std::vector<TokenId> tokens = make_prompt(kPrefixTokens, 77);
   HITIDE_RETURN_IF_ERROR(computed(shared->compute(0, tokens)));
   const std::vector<std::uint8_t> bytes = shared->save(0);
 
