@@ -146,9 +146,10 @@ Result<HostSize> host_size(const HostOptions& options, std::span<const PageLayou
   if (pools.empty()) return Status(StatusCode::invalid_argument, "a host tier without pools");
   std::uint64_t taken = 0;
   for (const MemoryDemand& other : others) taken += other.bytes;
-  const std::uint64_t wanted =
-      options.bytes != 0 ? options.bytes : (room.bytes - std::min(taken, room.bytes)) / 4;
-  const std::uint64_t most = room.bytes / 10 * 9;
+  const std::uint64_t wanted = options.bytes != 0
+                                   ? options.bytes
+                                   : host_bytes_default(room.bytes - std::min(taken, room.bytes));
+  const std::uint64_t most = host_bytes_most(room.bytes);
   if (taken > most || wanted > most - taken) {
     return Status(StatusCode::resource_exhausted,
                   fmt::format("{}; {} are free ({}) and {} may be taken: lower --hicache-size{}",

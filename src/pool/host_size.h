@@ -27,6 +27,10 @@ struct MemoryRoom {
 Result<MemoryRoom> memory_room(const std::string& root = "");
 Result<std::uint64_t> available_memory();
 
+// Of `room`: what a host tier and all else may take together, and a host tier that is not told.
+constexpr std::uint64_t host_bytes_most(std::uint64_t room) { return room / 10 * 9; }
+constexpr std::uint64_t host_bytes_default(std::uint64_t room) { return room / 4; }
+
 // Memory that an option asks for.
 struct MemoryDemand {
   std::string option;

@@ -7,6 +7,7 @@
 #include <hitide/machine.h>
 
 #include "runtime/machine_facts.h"
+#include "storage/file/file_store.h"
 #include "storage/registry.h"
 
 namespace hitide {
@@ -15,7 +16,7 @@ namespace {
 // Open at a time: segments of a file store, connections, and what the program itself has.
 constexpr std::uint64_t kFilesWanted = 512 + 256 + 64;
 constexpr std::uint64_t kFilesNeeded = 64;
-constexpr std::uint64_t kDiskReserve = 256u << 20;  // a file store leaves so much free
+const std::uint64_t kDiskReserve = FileStoreOptions().disk_free_bytes_min;
 constexpr std::uint64_t kDiskLittle = 1u << 30;
 
 std::string gib(std::uint64_t bytes) {
@@ -52,14 +53,14 @@ class Judge {
     lines_.push_back({std::move(subject), state, std::move(found), std::move(advice)});
   }
 
-  // The rule of host_size().
   void memory() {
     if (!facts_.room) {
       return say("memory", MachineState::advice, "the system does not say how much is free",
                  "give --hicache-size, and see that so much is free");
     }
     const std::uint64_t room = facts_.room->bytes;
-    const std::uint64_t most = room / 10 * 9;
+    const std::uint64_t most = host_bytes_most(room);
+    const std::uint64_t untold = host_bytes_default(room);
     const std::string free = fmt::format("{} free ({})", gib(room), facts_.room->limit);
     if (check_.host.bytes > most) {
       return say("memory", MachineState::problem,
@@ -74,12 +75,12 @@ class Judge {
       return say("memory", fmt::format("{}; the host tier takes --hicache-ratio {} of the device's",
                                        free, check_.host.ratio));
     }
-    if (room / 4 < (256u << 20)) {
+    if (untold < (256u << 20)) {
       return say("memory", MachineState::advice,
-                 fmt::format("{}; the host tier takes a quarter, {}", free, gib(room / 4)),
+                 fmt::format("{}; the host tier takes a quarter, {}", free, gib(untold)),
                  "free memory: so small a tier keeps little");
     }
-    say("memory", fmt::format("{}; the host tier takes a quarter, {}", free, gib(room / 4)));
+    say("memory", fmt::format("{}; the host tier takes a quarter, {}", free, gib(untold)));
   }
 
   void huge_pages() {
@@ -179,7 +180,7 @@ class Judge {
     const std::uint64_t room = disk.free_bytes + disk.store_bytes;
     const std::string found = fmt::format("{}: {} free; the store may have {}, and has {}", where,
                                           gib(disk.free_bytes), gib(limit), gib(disk.store_bytes));
-    if (room < kDiskReserve + (1u << 20)) {
+    if (room < kDiskReserve + kFileStoreBytesLeast) {
       return say("disk", MachineState::problem, found,
                  fmt::format("free space: {} are left free in any case", gib(kDiskReserve)));
     }

@@ -63,10 +63,7 @@ DiskFacts look_at_disk(const std::string& path) {
   namespace fs = std::filesystem;
   DiskFacts disk;
   std::error_code error;
-  fs::path at = fs::absolute(path, error);
-  while (!fs::exists(at, error) && at.has_parent_path() && at != at.parent_path()) {
-    at = at.parent_path();
-  }
+  const fs::path at = nearest_existing(path);
   disk.path = at.string();
   disk.directory = fs::is_directory(at, error);
   disk.writable = disk.directory && ::access(at.c_str(), W_OK | X_OK) == 0;
@@ -77,7 +74,7 @@ DiskFacts look_at_disk(const std::string& path) {
   }
   disk.type = file_system_name(static_cast<std::uint64_t>(info.f_type));
   disk.free_bytes = std::uint64_t{info.f_bavail} * static_cast<std::uint64_t>(info.f_bsize);
-  for (const SegmentPath& segment : list_segments(path)) disk.store_bytes += segment.bytes;
+  disk.store_bytes = disk_bytes(path);
   return disk;
 }
 

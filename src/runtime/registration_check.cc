@@ -142,7 +142,7 @@ class TrialFolder {
 };
 
 // So large that opening a store evicts nothing of it.
-constexpr std::uint64_t kNoLimit = 1ull << 50;
+constexpr std::uint64_t kKeepsAll = 1ull << 50;
 
 std::uint64_t bytes_of(const RegistrationCheck& check) {
   std::uint64_t sum = 0;
@@ -164,7 +164,7 @@ Result<std::vector<PoolRegistration>> check_registration(const RegistrationCheck
     options.mooncake = own->options();
   }
   const bool file = options.backend == "file" && !options.path.empty();
-  if (file && options.bytes_max != 0) options.bytes_max = kNoLimit;
+  if (file && options.bytes_max != 0) options.bytes_max = kKeepsAll;
   std::optional<TrialFolder> folder;
   OpenedStore real;  // stays open, and so locked, for as long as the trial takes
   OpenedStore opened = open_store_client(options, now() + kAnswerWait);

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <filesystem>
 
 #include <fcntl.h>
-#include <sys/stat.h>
 
 #include <fmt/format.h>
 
@@ -22,26 +20,9 @@ namespace {
 constexpr std::uint64_t kDefaultBytesMost = 64ull << 30;
 constexpr std::uint64_t kMemoryDefaultBytes = 1ull << 30;
 
-// The directory's disk, or, where the directory does not exist yet, that of what it will lie in.
 std::int64_t free_bytes_around(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::path at = std::filesystem::absolute(directory, error);
-  while (!at.empty() && !std::filesystem::exists(at, error) && at != at.parent_path()) {
-    at = at.parent_path();
-  }
-  const UniqueFd fd(::open(at.c_str(), O_PATH | O_CLOEXEC));
+  const UniqueFd fd(::open(nearest_existing(directory).c_str(), O_PATH | O_CLOEXEC));
   return fd.valid() ? FileSystem::real().free_bytes(fd.get()) : -errno;
-}
-
-// What the store takes of its disk: files may have holes.
-std::uint64_t used_bytes(const std::string& path) {
-  std::uint64_t used = 0;
-  for (const SegmentPath& segment : list_segments(path)) {
-    struct stat info {};
-    if (::lstat(segment.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
-    used += std::min(segment.bytes, static_cast<std::uint64_t>(info.st_blocks) * 512);
-  }
-  return used;
 }
 
 Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& options,
@@ -56,7 +37,7 @@ Result<std::unique_ptr<ObjectStore>> open_file_store(const StorageOptions& optio
     const std::int64_t free = free_bytes_around(file.path);
     if (free < 0) return errno_status(static_cast<int>(-free), "ask for free space", file.path);
     file.bytes_max =
-        default_bytes_max(static_cast<std::uint64_t>(free), used_bytes(file.path), ranks);
+        default_bytes_max(static_cast<std::uint64_t>(free), disk_bytes(file.path), ranks);
     if (file.bytes_max < kFileStoreBytesLeast) {
       return Status(StatusCode::resource_exhausted,
                     fmt::format("file store in {}: its disk has {} bytes free, a tenth of which is "

@@ -4,7 +4,6 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -116,6 +115,25 @@ std::vector<SegmentPath> list_segments(const std::string& path) {
   if (!fd.ok()) return {};
   std::vector<std::string> beyond;
   return list_segments_in(fd->get(), segments, beyond);
+}
+
+std::uint64_t disk_bytes(const std::string& path) {
+  std::uint64_t bytes = 0;
+  for (const SegmentPath& segment : list_segments(path)) {
+    struct stat info {};
+    if (::lstat(segment.path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    bytes += std::min(segment.bytes, static_cast<std::uint64_t>(info.st_blocks) * 512);
+  }
+  return bytes;
+}
+
+std::filesystem::path nearest_existing(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::path at = std::filesystem::absolute(directory, error);
+  while (!at.empty() && !std::filesystem::exists(at, error) && at != at.parent_path()) {
+    at = at.parent_path();
+  }
+  return at;
 }
 
 Result<StoreDirectory> StoreDirectory::open(const std::string& path) {

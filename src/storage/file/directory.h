@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,11 @@ std::string segment_path(const std::string& path, std::uint64_t number);
 // Of a store that need not be open. By number. Entries that are not named like segments, or with a
 // number above kSegmentNumberMax, are left out. Empty where the directory is missing.
 std::vector<SegmentPath> list_segments(const std::string& path);
+
+// What these files take of their disk: less than their sizes where they have holes.
+std::uint64_t disk_bytes(const std::string& path);
+// The directory, or the nearest above it that is there: on its disk the directory will lie.
+std::filesystem::path nearest_existing(const std::string& directory);
 
 // An open store directory. Its files are reached through descriptors that it holds, never by path:
 // when another directory stands at the path one day, it is left alone.
